@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from bench.attacks import append_to_each
@@ -12,6 +15,7 @@ from tests.serving import Client, ServerProcess
 
 ROUNDS = 20
 GROUPS = 10_000
+SCHEDULES, CONNECTIONS = 100_000, 50
 
 
 def get(*paths: str) -> Send:
@@ -93,6 +97,29 @@ def many_groups(root: Path) -> Iterator[ServerProcess]:
     look = get("/v0/topics/t/readers", "/v0/groups?page_size=1000", "/v1/api/topics/groups", "/v0/overview")
     reset = post("/v0/groups/reset", {"topic": "t", "group": "g1", "start": "Latest", "dry_run": True})
     return sent(root, prepare, *[look] * TIMES, reset)
+
+
+@scenario("100,000 schedules that are due in the same second, every minute")
+def many_schedules(root: Path) -> Iterator[ServerProcess]:
+    def put_some(port: int, first: int) -> None:
+        """Of many connections at once: each waits for its sync."""
+        with contextlib.closing(Client(port, timeout_s=120)) as client:
+            for number in range(first, SCHEDULES, CONNECTIONS):
+                put(f"/v0/schedules/s{number}", topic="t", cron="* * * * *", missed="all", data={"n": number})(client)
+
+    def prepare(client: Client) -> None:
+        put("/v0/topics/t")(client)
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            list(pool.map(partial(put_some, client.port), range(CONNECTIONS)))
+
+    def wait_for_all(client: Client) -> None:
+        head = client.state("t")["head_seq"]
+        wanted = head + SCHEDULES
+        while head < wanted:
+            client.diff("t", from_seq=head, limit=1, wait_ms=1_000)
+            head = client.state("t")["head_seq"]
+
+    return sent(root, prepare, wait_for_all)
 
 
 @scenario("claims of 1,000 jobs that skip 100,000 delayed ones")

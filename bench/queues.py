@@ -247,7 +247,7 @@ def in_the_engine() -> dict[str, tuple[float, float]]:
 
 
 def over_http() -> dict[str, float]:
-    """Processor time of the server for a claim of eight and its ack among a million jobs, medians, in µs."""
+    """Processor time of the server for eight jobs, claimed and acked, among a million; medians, in µs."""
     with tempfile.TemporaryDirectory() as root:
         server = Serving(root)
         try:
@@ -260,13 +260,14 @@ def over_http() -> dict[str, float]:
             took: dict[str, list[float]] = {kind.name: [] for kind in KINDS}
             for _ in range(ROUNDS):
                 for number, kind in enumerate(KINDS):
-                    started = processor_s(server)
+                    started, jobs = processor_s(server), 0
                     for _ in range(HTTP_CYCLES):
+                        # Fewer than eight if the others are on disk.
                         reply = posted(connection, f"/v0/topics/q{number}/claim", {"node": "w", "max": 8})
                         seqs = [job["$seq"] for job in reply["claimed"]]
-                        assert len(seqs) == 8
                         posted(connection, f"/v0/topics/q{number}/ack", {"node": "w", "seqs": seqs})
-                    took[kind.name].append((processor_s(server) - started) / HTTP_CYCLES * 1e6)
+                        jobs += len(seqs)
+                    took[kind.name].append((processor_s(server) - started) / jobs * 8e6)
             return {name: statistics.median(each) for name, each in took.items()}
         finally:
             server.stop()

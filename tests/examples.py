@@ -7,4 +7,6 @@ USUAL = settings.get_profile("fast").max_examples
 
 def examples(count: int) -> int:
     """`count` in `make test`, a third of it in `make check`, far more in `make soak`."""
-    return max(1, count * settings.default.max_examples // USUAL)
+    profile = settings.default
+    assert profile is not None
+    return max(1, count * profile.max_examples // USUAL)

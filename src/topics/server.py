@@ -46,10 +46,7 @@ from topics.api.logs.spans import RequestSpans, start_exporting
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
 from topics.api.routes import Route, RouteTable
-from topics.api.sqs.moves import MoveOperations
-from topics.api.sqs.queues import QueueOperations
-from topics.api.sqs.service import Sqs
-from topics.api.sqs.transfers import MessageOperations
+from topics.api.sqs.service import sqs_routes
 from topics.api.v0.backup import Backups
 from topics.api.v0.compaction import Compaction
 from topics.api.v0.groups import KeyedGroups
@@ -371,8 +368,11 @@ class Server:
             slices=self._listener.slices,
             budget=self._listener.budget,
         )
-        routes = [*self._routes(self._delivery), *self._sqs_routes(), *self._console_routes()]
-        self._api.table = RouteTable(routes)
+        base_path = BasePath(self._settings.base_path).path
+        sqs = sqs_routes(
+            self.store.claims, self.store.engine, self._pressure, self._authenticator, self._clock, base_path
+        )
+        self._api.table = RouteTable([*self._routes(self._delivery), *sqs, *self._console_routes()])
         self._listener.on_tick_end(self._end_tick)
         if self._sender is not None:
             self.store.dispatcher.start(self._sender.post)
@@ -388,20 +388,6 @@ class Server:
         if self._settings.console == "off":
             return []
         return ConsolePages(BasePath(self._settings.base_path), self._in_thread).routes()
-
-    def _sqs_routes(self) -> list[Route]:
-        """A protocol of others, which OpenAPI does not describe."""
-        engine, claims, clock = self.store.engine, self.store.claims, self._clock
-        sqs = Sqs(
-            self._authenticator,
-            QueueOperations(engine, claims.queues, clock),
-            MessageOperations(engine, claims, self._pressure, clock),
-            MoveOperations(claims.queues, self._runner, clock),
-            clock,
-            BasePath(self._settings.base_path).path,
-            "http" if self._settings.tls_cert is None else "https",
-        )
-        return sqs.routes()
 
     def _in_thread(self, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
         self._listener.in_thread(work, done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -134,6 +135,92 @@ def everything_kept(client: Client) -> list[int]:
         found += [record["data"] for record in page["records"]]
         cursor, caught_up = page["next_from_seq"], page["caught_up"]
     return found
+
+
+class KeyedWriter(threading.Thread):
+    """Appends numbers to a topic until the server is gone; `acked` has the seq of each that was acknowledged."""
+
+    def __init__(self, port: int, topic: str, start: int) -> None:
+        super().__init__(daemon=True)
+        self._client = Client(port)
+        self._topic = topic
+        self._next = start
+        self.acked: dict[int, int] = {}
+        self.many = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.closing(self._client), contextlib.suppress(OSError):
+            while True:
+                body = {"records": [{"data": self._next}], "idempotency_key": str(self._next)}
+                done = self._client.post(f"/v0/topics/{self._topic}", body)
+                if done.status not in (200, 201):
+                    return
+                self.acked[self._next] = done.json["first_seq"]
+                self._next += 1
+                if len(self.acked) == 10:
+                    self.many.set()
+
+
+def test_killed_under_replicated_writers_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    """The machine dies with its disk each time. Losses of the other class are announced, exactly."""
+    acked: dict[str, dict[int, int]] = {"r": {}, "d": {}}
+    for round_number in range(6):
+        data = tmp_path / f"data{round_number}"
+        with serving(data, **{**settings(tmp_path), "bucket": "s3://bkt/replicated", "checkpoint_ms": 200}) as server:
+            client = server.client()
+            client.put("/v0/topics/r", {"durability": "replicated"})
+            client.put("/v0/topics/d", {})
+            for topic, written in acked.items():
+                check_kept(client, topic, written)
+            check_retries(client, acked["r"])
+            first = 100_000 * round_number
+            writers = {
+                topic: [KeyedWriter(server.port, topic, first + 10_000 * number) for number in range(4)]
+                for topic in acked
+            }
+            for writer in (*writers["r"], *writers["d"]):
+                assert writer.many.wait(PATIENCE_S)
+            server.process.kill()
+            for topic, several in writers.items():
+                for writer in several:
+                    writer.join()
+                    acked[topic].update(writer.acked)
+        shutil.rmtree(data)
+    assert len(acked["r"]) >= 6 * 4 * 10
+
+
+def check_kept(client: Client, topic: str, written: dict[int, int]) -> None:
+    """Every seq has one record; what is missing of the acknowledged ones lies in a gap that readers are told of."""
+    found: dict[int, int] = {}
+    gaps: list[tuple[int, int]] = []
+    cursor, caught_up = 0, False
+    while not caught_up:
+        page = client.diff(topic, from_seq=cursor, limit=1000)
+        if page["tombstone"]:
+            assert page["tombstone"]["reason"] == "lost"
+            gaps.append((page["tombstone"]["gap_from"], page["tombstone"]["gap_to"]))
+        for record in page["records"]:
+            assert record["$seq"] not in found
+            found[record["$seq"]] = record["data"]
+        cursor, caught_up = page["next_from_seq"], page["caught_up"]
+    assert len(set(found.values())) == len(found), "no record is there twice"
+    missing = {value: seq for value, seq in written.items() if found.get(seq) != value}
+    if topic == "r":
+        assert not missing
+        assert not gaps
+        assert sorted(found) == list(range(1, len(found) + 1))
+    for value, seq in missing.items():
+        assert seq not in found, f"seq {seq} was acknowledged for {value}"
+        assert any(first <= seq <= last for first, last in gaps), f"seq {seq} is lost in silence"
+
+
+def check_retries(client: Client, written: dict[int, int]) -> None:
+    """The newest keys are known to the server that took over."""
+    for value, seq in list(written.items())[-5:]:
+        body = {"records": [{"data": value}], "idempotency_key": str(value)}
+        again = client.post("/v0/topics/r", body).json
+        assert (again["deduped"], again["first_seq"]) == (True, seq)
 
 
 def test_while_the_server_of_the_bucket_is_dead_or_hangs_writes_go_on(s3: S3Server, tmp_path: Path) -> None:

@@ -4,95 +4,31 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.bucket.interrupted import Interrupted, nothing, refuse, shipping_of, until_shipped
 from tests.engine.rig import Rig
 from tests.faults import QuickDisk
 from tests.patience import PATIENCE_S
-from topics.storage.bucket import joining, shipping
-from topics.storage.bucket.bucket import Unreachable
+from topics.storage.bucket import shipping
 from topics.storage.bucket.chain import SnapshotManifest, read_manifest, snapshots_in
-from topics.storage.bucket.shared_directory import SharedDirectory
-from topics.storage.bucket.shipping import Shipping
-from topics.storage.disk import Buffer
 
 THREAD = "topics-bucket"
-
-
-class Interrupted(SharedDirectory):
-    """A bucket whose writes call `before` first, which may raise, wait or do something else meanwhile."""
-
-    def __init__(self, path: Path) -> None:
-        path.mkdir(exist_ok=True)
-        super().__init__(str(path))
-        self.before: Callable[[str], None] = nothing
-        self.uploaded: list[str] = []
-
-    def create(self, key: str, data: Buffer) -> None:
-        self.before(key)
-        super().create(key, data)
-
-    def upload(self, key: str, path: str) -> None:
-        self.before(key)
-        self.uploaded.append(key)
-        super().upload(key, path)
-
-
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interrupted:
-    bucket = Interrupted(tmp_path / "bucket")
-    monkeypatch.setattr(joining, "connect", lambda url, environ: bucket)
-    monkeypatch.setattr(shipping, "RETRY_S_MIN", 0.001)
-    monkeypatch.setattr(shipping, "RETRY_S_MAX", 0.01)
-    return bucket
-
-
-@pytest.fixture
-def opened(tmp_path: Path, bucket: Interrupted) -> Iterator[Callable[..., Rig]]:
-    """Opens a store in a directory of its own; the bucket is reliable again when it is closed."""
-    rigs: list[Rig] = []
-
-    def open_rig(name: str, **more: Any) -> Rig:
-        url = f"file://{tmp_path}/bucket"
-        rigs.append(Rig(tmp_path / name, bucket=url, bucket_piece_ms=1, bucket_lease_ms=1_000, **more))
-        return rigs[-1]
-
-    yield open_rig
-    bucket.before = nothing
-    for rig in rigs:
-        rig.close()
-
-
-def shipping_of(rig: Rig) -> Shipping:
-    assert rig.store.shipping is not None
-    return rig.store.shipping
-
-
-def until_shipped(rig: Rig) -> None:
-    rig.wait_until(lambda: shipping_of(rig).status.state == "ok" and not shipping_of(rig).status.lag_bytes)
 
 
 def payloads(rig: Rig) -> list[Any]:
     return [record["data"] for record in rig.records("t")]
 
 
-def refuse(key: str) -> None:
-    raise Unreachable(f"no answer for {key}")
-
-
-def nothing(key: str) -> None:
-    """Lets a write through."""
-
-
-def close_without_last_snapshot(rig: Rig, bucket: Interrupted) -> None:
+def close_without_last_snapshot(rig: Rig, interrupted: Interrupted) -> None:
     """The checkpoint of a stop may just reach the bucket; here it does not, and the log must do."""
-    bucket.before = lambda key: refuse(key) if key.startswith("files/") else None
+    interrupted.before = lambda key: refuse(key) if key.startswith("files/") else None
     rig.close()
-    bucket.before = nothing
+    interrupted.before = nothing
 
 
 class Stumbling(QuickDisk):
@@ -118,7 +54,7 @@ class Stumbling(QuickDisk):
 
 @pytest.mark.parametrize("call", ["open", "pread"])
 def test_a_piece_that_could_not_be_read_is_shipped_later(
-    call: str, bucket: Interrupted, opened: Callable[..., Rig]
+    call: str, interrupted: Interrupted, opened: Callable[..., Rig]
 ) -> None:
     disk = Stumbling()
     rig = opened("a", disk=disk)
@@ -129,12 +65,12 @@ def test_a_piece_that_could_not_be_read_is_shipped_later(
     rig.wait_until(lambda: not disk.fails_at)
     rig.append("t", 3)
     until_shipped(rig)
-    close_without_last_snapshot(rig, bucket)
+    close_without_last_snapshot(rig, interrupted)
     assert payloads(opened("b")) == [1, 2, 3]
 
 
 def test_an_ephemeral_topic_that_goes_on_elsewhere_uses_no_seq_twice(
-    bucket: Interrupted, opened: Callable[..., Rig]
+    interrupted: Interrupted, opened: Callable[..., Rig]
 ) -> None:
     rig = opened("a")
     rig.configure("e", durability="ephemeral")
@@ -143,7 +79,7 @@ def test_an_ephemeral_topic_that_goes_on_elsewhere_uses_no_seq_twice(
     rig.append("e", "last")
     rig.append("t", 1)
     head = rig.look("e").head_seq
-    close_without_last_snapshot(rig, bucket)
+    close_without_last_snapshot(rig, interrupted)
     rig = opened("b")
     rig.append("e", "after")
     assert rig.seqs("e")[-1] > head
@@ -153,7 +89,7 @@ def test_an_ephemeral_topic_that_goes_on_elsewhere_uses_no_seq_twice(
 
 
 def test_a_snapshot_that_waits_for_the_bucket_does_not_keep_the_log_for_ever(
-    bucket: Interrupted, opened: Callable[..., Rig]
+    interrupted: Interrupted, opened: Callable[..., Rig]
 ) -> None:
     rig = opened("a", bucket_backlog_bytes=1 << 20, wal_file_bytes=1 << 16)
     rig.append("t", "first")
@@ -165,11 +101,11 @@ def test_a_snapshot_that_waits_for_the_bucket_does_not_keep_the_log_for_ever(
             tried.set()
             refuse(key)
 
-    bucket.before = refuse_files
+    interrupted.before = refuse_files
     rig.checkpoint()
     rig.wait_until(tried.is_set)
     pinned = rig.store.snapshots.newest_position
-    bucket.before = refuse
+    interrupted.before = refuse
     for _ in range(60):
         rig.append("t", "x" * 50_000)
     rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
@@ -177,7 +113,7 @@ def test_a_snapshot_that_waits_for_the_bucket_does_not_keep_the_log_for_ever(
         rig.append("t", "more")
         rig.checkpoint()
     assert rig.store.snapshots.trim_position > pinned
-    bucket.before = nothing
+    interrupted.before = nothing
     until_shipped(rig)
     rig.append("t", "last")
     until_shipped(rig)
@@ -186,7 +122,7 @@ def test_a_snapshot_that_waits_for_the_bucket_does_not_keep_the_log_for_ever(
 
 
 def test_a_gap_that_begins_while_a_snapshot_is_shipped_needs_the_next_one(
-    bucket: Interrupted, opened: Callable[..., Rig]
+    interrupted: Interrupted, opened: Callable[..., Rig]
 ) -> None:
     rig = opened("a")
     rig.append("t", 1)
@@ -204,7 +140,7 @@ def test_a_gap_that_begins_while_a_snapshot_is_shipped_needs_the_next_one(
         rig.clock.advance(1)
         given_up.set()
 
-    bucket.before = give_up_meanwhile
+    interrupted.before = give_up_meanwhile
     rig.checkpoint()
     rig.wait_until(waits.is_set)
     # The log in the bucket goes on beyond the snapshot.
@@ -214,7 +150,7 @@ def test_a_gap_that_begins_while_a_snapshot_is_shipped_needs_the_next_one(
     rig.wait_until(given_up.is_set)
     rig.append("t", 3)
     until_shipped(rig)
-    close_without_last_snapshot(rig, bucket)
+    close_without_last_snapshot(rig, interrupted)
     assert payloads(opened("b")) == [1, 2, 3]
 
 
@@ -231,37 +167,37 @@ def ship_snapshot(rig: Rig, bucket: Interrupted) -> SnapshotManifest:
 
 
 def test_a_restart_uploads_only_the_files_that_the_bucket_lacks(
-    tmp_path: Path, bucket: Interrupted, opened: Callable[..., Rig]
+    tmp_path: Path, interrupted: Interrupted, opened: Callable[..., Rig]
 ) -> None:
     rig = opened("a")
     rig.append("t", "x" * 1_000)
-    before = ship_snapshot(rig, bucket)
-    close_without_last_snapshot(rig, bucket)
+    before = ship_snapshot(rig, interrupted)
+    close_without_last_snapshot(rig, interrupted)
     packs = {file.key for file in before.files if file.name.endswith(".pack")}
     assert packs
 
-    bucket.uploaded.clear()
+    interrupted.uploaded.clear()
     rig = opened("a")
     rig.append("t", 2)
-    again = ship_snapshot(rig, bucket)
+    again = ship_snapshot(rig, interrupted)
     assert packs <= {file.key for file in again.files}
-    assert packs.isdisjoint(bucket.uploaded)
-    close_without_last_snapshot(rig, bucket)
+    assert packs.isdisjoint(interrupted.uploaded)
+    close_without_last_snapshot(rig, interrupted)
 
     lost, shortened = (file for file in again.files if file.name.endswith(".pack"))
     (tmp_path / "bucket" / lost.key).unlink()
     (tmp_path / "bucket" / shortened.key).write_bytes(b"")
-    bucket.uploaded.clear()
+    interrupted.uploaded.clear()
     rig = opened("a")
     rig.append("t", 3)
-    ship_snapshot(rig, bucket)
-    assert {lost.key, shortened.key} <= set(bucket.uploaded)
-    close_without_last_snapshot(rig, bucket)
+    ship_snapshot(rig, interrupted)
+    assert {lost.key, shortened.key} <= set(interrupted.uploaded)
+    close_without_last_snapshot(rig, interrupted)
     assert payloads(opened("b")) == ["x" * 1_000, 2, 3]
 
 
 def test_a_stop_does_not_wait_for_an_upload_that_hangs(
-    bucket: Interrupted, opened: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+    interrupted: Interrupted, opened: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "STOP_S", 0.0)
     monkeypatch.setattr(shipping, "LAST_REQUEST_S", 0.01)
@@ -275,7 +211,7 @@ def test_a_stop_does_not_wait_for_an_upload_that_hangs(
     rig = opened("a")
     rig.append("t", 1)
     until_shipped(rig)
-    bucket.before = hang
+    interrupted.before = hang
     rig.checkpoint()
     rig.wait_until(hangs.is_set)
     rig.close()
@@ -289,7 +225,7 @@ def test_a_stop_does_not_wait_for_an_upload_that_hangs(
 
 
 def test_while_a_snapshot_is_uploaded_the_lease_is_renewed_and_the_log_is_shipped(
-    bucket: Interrupted, opened: Callable[..., Rig]
+    interrupted: Interrupted, opened: Callable[..., Rig]
 ) -> None:
     hangs, goes_on = threading.Event(), threading.Event()
 
@@ -301,7 +237,7 @@ def test_while_a_snapshot_is_uploaded_the_lease_is_renewed_and_the_log_is_shippe
     rig = opened("a")
     rig.append("t", 1)
     until_shipped(rig)
-    bucket.before = hang
+    interrupted.before = hang
     rig.checkpoint()
     rig.wait_until(hangs.is_set)
     renewals = shipping_of(rig)._seen
@@ -310,12 +246,12 @@ def test_while_a_snapshot_is_uploaded_the_lease_is_renewed_and_the_log_is_shippe
         rig.wait_until(lambda: not shipping_of(rig).status.lag_bytes and shipping_of(rig)._seen is not renewals)
     finally:
         goes_on.set()
-    close_without_last_snapshot(rig, bucket)
+    close_without_last_snapshot(rig, interrupted)
     assert payloads(opened("b")) == [1, 2]
 
 
 def test_a_stop_ships_the_rest_of_the_log_before_the_rest_of_a_snapshot(
-    bucket: Interrupted, opened: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+    interrupted: Interrupted, opened: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However slow this machine is.
     monkeypatch.setattr(shipping, "STOP_S", PATIENCE_S)
@@ -329,7 +265,7 @@ def test_a_stop_ships_the_rest_of_the_log_before_the_rest_of_a_snapshot(
     rig = opened("a")
     rig.append("t", 1)
     until_shipped(rig)
-    bucket.before = hang
+    interrupted.before = hang
     rig.checkpoint()
     rig.wait_until(hangs.is_set)
     assert rig.store.snapshots.kept_packs, "there is more than one file to upload"
@@ -342,5 +278,5 @@ def test_a_stop_ships_the_rest_of_the_log_before_the_rest_of_a_snapshot(
 
     monkeypatch.setattr(shipping_of(rig)._thread, "join", join)
     rig.close()
-    assert len(bucket.uploaded) == 1
+    assert len(interrupted.uploaded) == 1
     assert payloads(opened("b")) == [1, 2]

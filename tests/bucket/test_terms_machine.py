@@ -1,7 +1,8 @@
 """The model of the protocol: servers, leases and a bucket that loses, delays and repeats; what must hold always holds.
 
 It runs the protocol of `topics.storage.bucket` itself, request by request, with the requests of all servers in any
-order. Records are numbers; a server here is no more than what it may acknowledge.
+order. Records are numbers; a server here is no more than what it may acknowledge. One that could not keep its log until
+the bucket took it has a gap there, and goes on from a snapshot.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.bucket.faulty import Fate, FaultyBucket
 from tests.examples import examples
-from topics.storage.bucket.bucket import BucketError, Changed, Unreachable
+from topics.storage.bucket.bucket import BucketError, Changed, Exists, Found, Unreachable
 from topics.storage.bucket.lease import Primary, Watched, announce, read_primary
-from topics.storage.bucket.slots import LogPiece, TermClosing, parse_slot_key
+from topics.storage.bucket.slots import SNAPSHOTS, LogPiece, TermClosing, parse_slot_key
 from topics.storage.bucket.terms import (
     BEGINNING,
+    Create,
+    List,
     Opened,
     Place,
+    Read,
     Reply,
     Request,
     Steps,
@@ -60,7 +64,7 @@ def encode(entries: list[Entry]) -> bytes:
     return json.dumps([(type(entry).__name__, *entry) for entry in entries]).encode()
 
 
-def decode(frames: memoryview) -> list[Entry]:
+def decode(frames: bytes | memoryview) -> list[Entry]:
     kinds = {"Record": Record, "Skip": Skip}
     return [kinds[kind](*fields) for kind, *fields in json.loads(bytes(frames))]
 
@@ -74,8 +78,10 @@ class Server:
         self.start = start
         self.clock_ahead_ms = clock_ahead_ms
         self.log: list[Entry] = []
-        self.term = 0
+        self.term = self.slot = 0
         self.shipped = 0
+        # False: the bucket lacks a part of the log.
+        self.whole = True
         self.lease_until_ms = -1.0
         self.primary = False
         self.fenced = False
@@ -110,13 +116,12 @@ class Server:
             seen = yield from self.until_answered(read_primary)
         opened = yield from self.until_answered(lambda: open_term(self.token, self.token, 0, self.start))
         self.term = opened.term
-        self.log = yield from self.until_answered(lambda: self.read_all(opened))
+        self.log, self.whole = yield from self.until_answered(lambda: self.read_all(opened))
         self.shipped = len(self.log)
         last_seq = max((entry.seq if isinstance(entry, Record) else entry.to_seq for entry in self.log), default=0)
         self.log.append(Skip(last_seq + 1, last_seq + UNSENT_MAX))
-        slot = 0
         # Before anything is acknowledged: a server that takes over later must know which seqs are taken.
-        yield from self.ship(slot)
+        yield from self.ship()
         sent_ms, mine = self.now_ms(), Primary(self.term, self.token, self.token, "", LEASE_MS)
         seen = yield from self.until_answered(lambda: announce(mine, seen))
         self.lease_until_ms = sent_ms + LEASE_MS
@@ -129,37 +134,51 @@ class Server:
         while True:
             yield None
             if len(self.log) > self.shipped:
-                slot += 1
-                yield from self.ship(slot)
+                yield from self.ship()
             if self.lease_until_ms - self.now_ms() < LEASE_MS / 2:
                 # From before the first attempt: the others may have seen the object since then.
                 sent_ms, mine = self.now_ms(), mine.later()
                 seen = yield from self.until_answered(lambda mine=mine, seen=seen: announce(mine, seen))
                 self.lease_until_ms = sent_ms + LEASE_MS
 
-    def ship(self, slot: int) -> Life[None]:
+    def ship(self) -> Life[None]:
         first, end = self.shipped, len(self.log)
-        piece = LogPiece(self.term, slot, self.token, 0, first, end, 0)
-        frames = encode(self.log[first:end])
-        yield from self.until_answered(lambda: write_piece(piece, frames))
+        if self.whole:
+            yield from self.fill_slot(first, end)
+        else:
+            # The log goes on from a snapshot, which comes after a slot that makes the gap, and counts after another.
+            place = Place(self.term, self.slot)
+            yield from self.fill_slot(end, end)
+            yield from self.until_answered(lambda: write_snapshot(place, self.log[:end]))
+            yield from self.fill_slot(end, end)
+            self.whole = True
         self.shipped = end
         for entry in self.log[first:end]:
             if isinstance(entry, Record) and entry.replicated:
                 self.world.acknowledged(self, entry)
 
-    def read_all(self, opened: Opened) -> Steps[list[Entry]]:
-        place, log = BEGINNING, list[Entry]()
+    def fill_slot(self, first: int, end: int) -> Life[None]:
+        piece = LogPiece(self.term, self.slot, self.token, 0, first, end, 0)
+        frames = encode(self.log[first:end])
+        yield from self.until_answered(lambda: write_piece(piece, frames))
+        self.slot += 1
+
+    def read_all(self, opened: Opened) -> Steps[tuple[list[Entry], bool]]:
+        """The log up to the closing, and whether that is all of it."""
+        place, log = yield from newest_snapshot()
+        whole = True
         while place != opened.closed:
             found = yield from read_slot(place)
             assert found is not None, "slots are without gaps"
             head, frames = found
             if isinstance(head, TermClosing):
                 place = Place(place.term + 1, 0)
-            else:
-                assert head.from_position == len(log), "pieces follow one another"
+                continue
+            whole = whole and head.from_position == len(log)
+            if whole:
                 log += decode(frames)
-                place = place.next
-        return log
+            place = place.next
+        return log, whole
 
     def until_answered(self, attempt: Callable[[], Steps[T]]) -> Life[T]:
         while True:
@@ -180,6 +199,27 @@ class Server:
         self.world.assigned(record)
         if not replicated:
             self.world.acknowledged(self, record)
+
+
+def write_snapshot(place: Place, log: list[Entry]) -> Steps[None]:
+    key = f"{SNAPSHOTS}{place.term:05d}-{len(log):05d}-{place.slot:05d}"
+    try:
+        yield Create(key, encode(log))
+    except Exists:
+        """An earlier attempt, whose answer was lost."""
+
+
+def newest_snapshot() -> Steps[tuple[Place, list[Entry]]]:
+    """Where the log goes on after the newest snapshot; a list shows what was there when it was asked for."""
+    listed = yield List(SNAPSHOTS, "")
+    assert isinstance(listed, list)
+    if not listed:
+        return BEGINNING, []
+    key = listed[-1].key
+    found = yield Read(key)
+    assert isinstance(found, Found)
+    term, _, slot = map(int, key.removeprefix(SNAPSHOTS).split("-"))
+    return Place(term, slot), decode(found.data)
 
 
 class World:
@@ -260,6 +300,13 @@ class TermsMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.values += 1
             self.some(number).append(self.values, replicated)
+
+    @rule(number=st.integers(0, 4))
+    def give_up_the_log(self, number: int) -> None:
+        """It cannot keep what the bucket does not take."""
+        server = self.some(number)
+        if server.primary and server.request is None and len(server.log) > server.shipped:
+            server.whole = False
 
     @rule(passed_ms=st.sampled_from((1, 4, LEASE_MS, 3 * LEASE_MS)))
     def wait(self, passed_ms: int) -> None:

@@ -94,6 +94,24 @@ def test_what_needs_attention_is_told_in_words_and_only_of_names_the_key_may_see
     assert (limited["queues"], limited["dead"], limited["records"]) == (1, 1, 1)
 
 
+def test_the_error_of_a_pipeline_is_told_to_keys_that_may_see_its_topics(server: ServerProcess) -> None:
+    client = server.client("root-secret")
+    failed = {"state": "failed", "runner": "r", "revision": 1, "batch": 1, "lag": 0, "last_error": "a secret record"}
+    for name, source in (("team.own", "team.in"), ("team.of-others", "other.in")):
+        body = {"sources": {"v": {"topic": source}}, "sql": "SELECT * FROM v", "sink": {"topic": "team.out"}}
+        assert client.put(f"/v0/pipelines/{name}", body).status == 201
+        assert client.post(f"/v0/pipelines/{name}/status", failed).status == 200
+
+    def failing(key: str) -> list[str]:
+        found = server.client(key).get("/v0/overview").json["attention"]
+        return [each["name"] for each in found if each["kind"] == "pipeline"]
+
+    assert failing("root-secret") == ["team.of-others", "team.own"]
+    assert failing("team-secret") == ["team.own"]
+    for name in ("team.own", "team.of-others"):
+        assert client.delete(f"/v0/pipelines/{name}").status == 200
+
+
 def test_a_key_with_prefixes_sees_its_own_live_readers_only(server: ServerProcess) -> None:
     root, team = server.client("root-secret"), server.client("team-secret")
     root.append("other.log", 1)

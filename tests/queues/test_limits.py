@@ -117,12 +117,15 @@ def test_a_burst_without_a_rate_is_warned_about(client: Client, queue: str) -> N
 
 
 @pytest.mark.parametrize("per_tag", [False, True])
-@pytest.mark.parametrize("how", ["ack", "nack", "delete", "cancel", "bury", "release", "limit", "no limit"])
+@pytest.mark.parametrize("how", ["ack", "result", "nack", "delete", "cancel", "bury", "release", "limit", "no limit"])
 def test_a_waiting_claim_wakes_when_there_is_room(
     server: ServerProcess, client: Client, queue: str, how: str, per_tag: bool
 ) -> None:
     name = "max_in_flight_per_tag" if per_tag else "max_in_flight"
-    limit(client, queue, **{name: 1}, dead_letter=f"{queue}.dead")
+    # Synced, so that an ack is decided in one tick and published in another.
+    limit(client, queue, **{name: 1}, dead_letter=f"{queue}.dead", durability="fsync")
+    if how == "result":
+        limit(client, queue, keep_results_ms=MINUTE_MS)
     jobs(client, queue, "a", "a")
     claim(client, queue, max=1)
     waiting = server.waiting("POST", f"/v0/topics/{queue}/claim", {"node": "v", "wait_ms": 30_000})
@@ -130,6 +133,8 @@ def test_a_waiting_claim_wakes_when_there_is_room(
     match how:
         case "ack" | "nack":
             done(client, queue, how, 1)
+        case "result":
+            done(client, queue, "ack", 1, result={"done": True})
         case "delete":
             assert client.post(f"/v0/topics/{queue}/delete", {"before_seq": 2}).status == 200
         case "cancel":

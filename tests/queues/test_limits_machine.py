@@ -289,4 +289,4 @@ class LimitsMachine(RuleBasedStateMachine):
 
 
 TestLimits = LimitsMachine.TestCase
-TestLimits.settings = settings(settings.default, max_examples=60, stateful_step_count=40, deadline=None)
+TestLimits.settings = settings(settings.default, max_examples=40, stateful_step_count=40, deadline=None)

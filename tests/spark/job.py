@@ -1,16 +1,19 @@
-"""A Spark job as a process of its own: `python job.py KIND MASTER URL SOURCE DEST CHECKPOINT`, a stream or a batch.
+"""A Spark job as a process of its own: `python job.py KINDS MASTER URL SOURCE DEST CHECKPOINT`, stream, batch or both.
 
-The stream copies a topic into another one, a few records at a time; the batch does so at once.
+The stream copies a topic into another one, a few records at a time; the batch does so at once. Of "batch,stream", each
+has the topics SOURCE-KIND and DEST-KIND.
 """
 
 import sys
+
+from pyspark.sql import SparkSession
 
 import topics_spark
 
 RECORDS_PER_BATCH = 40
 
 
-def main(kind: str, master: str, url: str, source: str, dest: str, checkpoint: str) -> None:
+def main(kinds: str, master: str, url: str, source: str, dest: str, checkpoint: str) -> None:
     config = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
@@ -22,22 +25,30 @@ def main(kind: str, master: str, url: str, source: str, dest: str, checkpoint: s
         "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
     }
     spark = topics_spark.session("job", master=master, quick=True, config=config)
+    if "," in kinds:
+        for kind in kinds.split(","):
+            copy(spark, kind, url, f"{source}-{kind}", f"{dest}-{kind}", checkpoint)
+    else:
+        copy(spark, kinds, url, source, dest, checkpoint)
+    print("done", flush=True)
+    spark.stop()
+
+
+def copy(spark: SparkSession, kind: str, url: str, source: str, dest: str, checkpoint: str) -> None:
     read = {"url": url, "subscribe": source, "startingOffsets": "earliest", "minPartitions": "2"}
     if kind == "batch":
         rows = spark.read.format("topics").options(**read).load()
         rows.select("data", "tag").write.format("topics").mode("append").options(url=url, topic=dest).save()
-    else:
-        rows = spark.readStream.format("topics").options(**read, maxOffsetsPerTrigger=str(RECORDS_PER_BATCH)).load()
-        query = (
-            rows.select("data", "tag")
-            .writeStream.format("topics")
-            .options(url=url, topic=dest, checkpointLocation=checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-    print("done", flush=True)
-    spark.stop()
+        return
+    rows = spark.readStream.format("topics").options(**read, maxOffsetsPerTrigger=str(RECORDS_PER_BATCH)).load()
+    query = (
+        rows.select("data", "tag")
+        .writeStream.format("topics")
+        .options(url=url, topic=dest, checkpointLocation=checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
 
 
 if __name__ == "__main__":

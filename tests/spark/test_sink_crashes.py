@@ -1,4 +1,7 @@
-"""Tasks, executors, drivers and the server are killed in mid-batch; afterwards source and destination are the same."""
+"""Tasks, drivers and the server are killed in mid-batch; afterwards source and destination are the same.
+
+Executors are killed in test_cluster.py.
+"""
 
 import os
 import signal
@@ -9,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.serving import ServerProcess
-from tests.spark.cluster import cluster
 from tests.spark.running import Job, contents, fill, running
 from topics.client import Client, TopicsError
 
@@ -100,25 +102,6 @@ def test_tasks_killed_in_mid_batch_are_run_again_and_add_nothing(tmp_path: Path)
             assert killed, "no task was met"
             with running(log, *arguments) as job:
                 job.succeed()
-            check(client)
-    finally:
-        server.kill()
-
-
-def test_an_executor_killed_in_mid_batch_is_replaced_and_adds_nothing(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path / "data").ready()
-    url, killed = f"http://127.0.0.1:{server.port}", 0
-    try:
-        with Client(url) as client, cluster(tmp_path / "cluster") as nodes:
-            fill(client, "in", RECORDS)
-            arguments = ("stream", nodes.url, url, "in", "out", str(tmp_path / "checkpoint"))
-            with running(tmp_path / "job.log", *arguments) as job:
-                for _ in range(2 * ROUNDS):
-                    before = head(client, "out")
-                    until(lambda before=before: head(client, "out") > before and nodes.executors(), job)
-                    killed += strike(nodes.executors()[:1])
-                job.succeed()
-            assert killed, "no executor was met"
             check(client)
     finally:
         server.kill()

@@ -1,8 +1,9 @@
-# pyright: basic, reportMissingImports=false, reportFunctionMemberAccess=false
 """A Celery project as anybody may have it: only its two settings say that its broker is this server.
 
 It reports what happens to a topic, so that a test can wait for it. Run in a venv that has Celery and nothing else.
 """
+
+# pyright: basic, reportMissingImports=false, reportFunctionMemberAccess=false
 
 import json
 import os

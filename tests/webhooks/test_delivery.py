@@ -338,6 +338,20 @@ def test_a_change_waits_for_what_is_under_way(client: Client, hand: Hand) -> Non
     assert [seq_of(message) for message in hand.sent] == [1, 2]
 
 
+def test_what_is_under_way_does_not_move_the_position_in_another_topic(client: Client, hand: Hand) -> None:
+    client.put_webhook("w", "t", URL)
+    append(client, "t", 1, 2, 3)
+    append(client, "other", "a", "b")
+    hand.rig.advance(0)
+    hand.answer()
+    client.put_webhook("w", "other", URL, start=1)
+    hand.answer()
+    shown = client.webhook("w")
+    assert (shown.topic, shown.cursor, shown.lag) == ("other", 1, 1)
+    assert body_of(hand.answer())["data"] == "b"
+    assert client.webhook("w").cursor == 2
+
+
 def test_a_put_without_a_change_changes_nothing(client: Client, hand: Hand) -> None:
     made = client.put_webhook("w", "t", URL, headers={"x": "1"}, start="earliest")
     client.append("t", 1)

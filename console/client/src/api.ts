@@ -192,7 +192,7 @@ export interface ConfigPatch {
   cap_bytes?: number;
   discard?: "old" | "reject";
   durable?: boolean;
-  durability?: "disk" | "ephemeral" | "fsync" | "memory";
+  durability?: "disk" | "ephemeral" | "fsync" | "memory" | "replicated";
   priority?: number | null;
   auto_priority?: boolean;
   auto_create?: boolean;
@@ -222,7 +222,7 @@ export interface ConfigRequest {
   cap_bytes?: number;
   discard?: "old" | "reject" | null;
   durable?: boolean | null;
-  durability?: "disk" | "ephemeral" | "fsync" | "memory" | null;
+  durability?: "disk" | "ephemeral" | "fsync" | "memory" | "replicated" | null;
   priority?: number | null;
   auto_priority?: boolean | null;
   auto_create?: boolean | null;
@@ -1406,7 +1406,7 @@ export interface TopicConfig {
   cap_bytes?: number;
   discard?: "old" | "reject";
   durable?: boolean;
-  durability?: "disk" | "ephemeral" | "fsync" | "memory";
+  durability?: "disk" | "ephemeral" | "fsync" | "memory" | "replicated";
   priority?: number | null;
   auto_priority?: boolean;
   auto_create?: boolean;

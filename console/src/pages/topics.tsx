@@ -187,7 +187,7 @@ function Workers({ queue }: { queue: QueueCounters }) {
 function Create({ queue, onClose }: { queue: boolean; onClose: () => void }) {
   const [name, setName] = useState(me.value?.prefixes[0] ?? "");
   const [type, setType] = useState<"log" | "queue">(queue ? "queue" : "log");
-  const [durability, setDurability] = useState<"disk" | "fsync" | "memory" | "ephemeral">("disk");
+  const [durability, setDurability] = useState<"disk" | "fsync" | "replicated" | "memory" | "ephemeral">("disk");
   const [letters, setLetters] = useState("");
   const action = useAction(["topic", "name", "dead_letter"]);
   const submit = () =>
@@ -206,7 +206,7 @@ function Create({ queue, onClose }: { queue: boolean; onClose: () => void }) {
       <Select
         label="Durability"
         value={durability}
-        options={[["disk", "disk: written before the answer, synced soon"], ["fsync", "fsync: synced before the answer"], ["memory", "memory: written in the background"], ["ephemeral", "ephemeral: gone after a restart"]]}
+        options={[["disk", "disk: written before the answer, synced soon"], ["fsync", "fsync: synced before the answer"], ["replicated", "replicated: in the bucket before the answer"], ["memory", "memory: written in the background"], ["ephemeral", "ephemeral: gone after a restart"]]}
         onChange={setDurability}
       />
       {type === "queue" && (

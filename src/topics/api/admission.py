@@ -100,7 +100,7 @@ class Pressure:
         except Throttled as error:
             refused = error
         else:
-            change.then(answering(call, reply))
+            change.answer(answering(call, reply))
             return
         yield from self.submit_later(call, refused, verb, reply, opted_out=opted_out)
 
@@ -113,7 +113,7 @@ class Pressure:
                 if not self.passes(error):
                     raise
             else:
-                change.then(answering(call, reply))
+                change.answer(answering(call, reply))
                 return
 
     def park(self, call: Call) -> Signal:

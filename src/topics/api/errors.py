@@ -44,6 +44,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "headers_too_large": 431,
     "internal": 500,
     "not_ready": 503,
+    "not_replicated": 503,
     "read_only": 503,
     "shutting_down": 503,
     "storage_full": 507,
@@ -51,6 +52,7 @@ STATUSES: Final[Mapping[str, int]] = {
 
 RETRY_AFTER_S: Final[Mapping[str, int]] = {
     "not_ready": 1,
+    "not_replicated": 1,
     "read_only": 60,
     "shutting_down": 5,
     "storage_full": 10,

@@ -40,7 +40,7 @@ from topics.storage.stats import LatencyHistogram, WalStats
 PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 TOPICS_SHOWN_MAX = 1_000
 TOPICS_PER_TURN = 2_000
-CLASSES = ("ephemeral", "memory", "disk", "fsync")
+CLASSES = ("ephemeral", "memory", "disk", "fsync", "replicated")
 PAGE_BYTES = resource.getpagesize()
 
 

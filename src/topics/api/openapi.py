@@ -177,7 +177,7 @@ def _errors_by_status(route: Route) -> dict[int, list[str]]:
     if route.body is not None:
         codes += BODY_ERRORS
     if _writes(route):
-        codes += ("read_only", "storage_full")
+        codes += ("not_replicated", "read_only", "storage_full")
     by_status: dict[int, list[str]] = {}
     for code in sorted(set(codes)):
         by_status.setdefault(status_of(code), []).append(code)

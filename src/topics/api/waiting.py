@@ -14,7 +14,7 @@ from functools import partial
 
 from topics.api.call import Call
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.core.waiting.runner import Runner, Steps, Wait, attempt
+from topics.engine.core.waiting.runner import Runner, Steps, Wait, attempt, before_verb
 from topics.engine.log.on_disk.cold import ColdMiss
 from topics.model.errors import TopicsError
 
@@ -49,7 +49,7 @@ class Handlers:
 
 
 def _run_after(wait: Wait, call: Call) -> Steps[None]:
-    yield wait
+    yield from before_verb(wait)
     steps = yield from attempt(partial(call.bound.handler, call))
     if steps is not None:
         yield from steps

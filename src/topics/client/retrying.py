@@ -5,7 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from topics.client.errors import BadAnswer, ConnectionFailed, NotReady, ShuttingDown, Throttled, Timeout, TopicsError
+from topics.client.errors import (
+    BadAnswer,
+    ConnectionFailed,
+    NotReady,
+    NotReplicated,
+    ShuttingDown,
+    Throttled,
+    Timeout,
+    TopicsError,
+)
 
 RETRIES_MAX = 50
 RETRY_S_MAX = 60.0
@@ -69,6 +78,10 @@ class Retrying:
         match error:
             case Throttled() | NotReady() | ShuttingDown():
                 return True
+            case NotReplicated(detail={"written": False}):
+                return True
+            case NotReplicated():
+                return self.safe
             case ConnectionFailed(detail={"tls": True}):
                 # A wrong certificate, or a server without TLS: another attempt would fail alike.
                 return False

@@ -321,7 +321,7 @@ class TopicFields(TypedDict, total=False):
     cap_bytes: int
     discard: Literal["old", "reject"]
     durable: bool
-    durability: Literal["ephemeral", "memory", "disk", "fsync"]
+    durability: Literal["ephemeral", "memory", "disk", "fsync", "replicated"]
     priority: int | None
     auto_priority: bool
     auto_create: bool

@@ -165,10 +165,13 @@ class Host:
     def finished(self, change: PendingChange) -> PendingChange:
         try:
             if not change.done:
+                ended: list[PendingChange] = []
                 with self.lock:
-                    while not change.done:
+                    change.answer(ended.append)
+                    while not ended:
                         self.check_open()
                         self.moved.wait()
+                change = ended[0]
             if change.error is not None:
                 raise change.error
         except TopicsError as error:

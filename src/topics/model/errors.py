@@ -272,6 +272,12 @@ class StorageFull(TopicsError):
     code = "storage_full"
 
 
+class NotReplicated(TopicsError):
+    """The bucket did not take a `replicated` write in time; `detail["written"]`: it may still become visible."""
+
+    code = "not_replicated"
+
+
 class Internal(TopicsError):
     """A bug in the server, or a failed disk; `detail["trace_id"]` is in the server's log."""
 

@@ -19,7 +19,7 @@ interface Row {
 
 const ROWS: readonly Row[] = [
   { name: "type", kind: "fixed", help: "A log gives every reader every record; a queue gives each job to one worker. It cannot be changed." },
-  { name: "durability", kind: "choice", choices: ["ephemeral", "memory", "disk", "fsync"], help: "What holds when an append is answered: nothing after a restart, soon on disk, written, or synced." },
+  { name: "durability", kind: "choice", choices: ["ephemeral", "memory", "disk", "fsync", "replicated"], help: "What holds when an append is answered: nothing after a restart, soon on disk, written, synced, or in the bucket." },
   { name: "ttl_ms", kind: "ms", help: "Records older than this expire. 0: never." },
   { name: "cap_records", kind: "count", help: "The most records that are kept. 0: unlimited." },
   { name: "cap_bytes", kind: "bytes", help: "The most bytes that are kept. 0: unlimited." },

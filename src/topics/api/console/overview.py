@@ -28,6 +28,7 @@ from topics.model.requests.groups import split_partition
 
 if TYPE_CHECKING:
     from topics.engine.opening.store import Store
+    from topics.engine.pipelines.feature import PipelineState
     from topics.engine.queues.queue import Queue
 
 FINDINGS_MAX = 100
@@ -154,7 +155,13 @@ class Overview:
 
     def _pipelines(self, principal: Principal) -> Iterator[Finding]:
         pipelines = self._store.pipelines
-        page = pipelines.list(page_size=PIPELINES_MAX, wanted=lambda state: state.name.startswith(principal.prefixes))
+
+        def wanted(state: PipelineState) -> bool:
+            """As in their list: its error may show records of the topics that it reads."""
+            names = [state.name, *(name for name, _ in state.definition.ends())]
+            return all(name.startswith(principal.prefixes) for name in names)
+
+        page = pipelines.list(page_size=PIPELINES_MAX, wanted=wanted)
         for state in page.pipelines:
             status = state.status
             if status is None or state.definition.enabled is False:

@@ -187,7 +187,7 @@ class Groups:
         upto_seq, from_seq = check_ack(params)
         ((_, topic),) = self._partitions(call, params.topic_id, params.partition_id, every=False)
         call.check_slot()
-        self._consuming.ack(topic, params.group_id, upto_seq, from_seq).then(answering(call, self._acked))
+        self._consuming.ack(topic, params.group_id, upto_seq, from_seq).answer(answering(call, self._acked))
 
     def _acked(self, call: Call, change: PendingChange) -> None:
         acked: Acked = change.result

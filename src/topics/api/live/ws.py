@@ -40,7 +40,7 @@ from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic
 from topics.engine.core.engine import Engine
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.core.waiting.runner import Runner, Steps
+from topics.engine.core.waiting.runner import Runner, Steps, before_verb
 from topics.engine.live.feeds import LiveFeeds
 from topics.engine.log.on_disk.cold import ColdMiss, Reader
 from topics.engine.log.topic import Topic
@@ -258,7 +258,7 @@ class Sockets:
             cause = self._try(connection, command, message, decoded)
         while cause is not None:
             if isinstance(cause, Busy):
-                yield cause.change
+                yield from before_verb(cause.change)
             elif isinstance(cause, ColdMiss):
                 yield cause
             else:
@@ -322,7 +322,7 @@ class Sockets:
         change = self._engine.append(command.topic, command, draft=draft)
         connection.unacked += 1
         self._wake()
-        change.then(_acknowledging(connection, request_id, command))
+        change.answer(_acknowledging(connection, request_id, command))
 
     def is_shed(self, topic: Topic | None) -> bool:
         """Whether the server is under so much pressure that this topic has to wait."""

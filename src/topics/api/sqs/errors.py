@@ -41,6 +41,7 @@ SHAPES: Final[Mapping[str, str]] = {
     "topic_full": "OverLimit",
     "throttled": "RequestThrottled",
     "not_ready": "ServiceUnavailable",
+    "not_replicated": "ServiceUnavailable",
     "read_only": "ServiceUnavailable",
     "shutting_down": "ServiceUnavailable",
     "storage_full": "ServiceUnavailable",

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
+from topics.api.admission import Pressure
 from topics.api.auth import Authenticator, Headers, Key, KeyAuthenticator, Principal
 from topics.api.call import Call
 from topics.api.errors import headers_of
@@ -27,7 +29,9 @@ from topics.api.sqs.queues import QueueOperations
 from topics.api.sqs.signature import Signable, Signed, Verifier, joined_headers, parse_authorization
 from topics.api.sqs.transfers import MessageOperations
 from topics.api.waiting import answering
+from topics.engine.core.engine import Engine
 from topics.engine.core.waiting.runner import Steps
+from topics.engine.queues.waiting_claims import Claims
 from topics.http.request import Header, Request
 from topics.model.clock import Clock
 from topics.model.errors import TopicsError
@@ -101,19 +105,25 @@ def request_id_header(request_id: str) -> Header:
     return b"x-amzn-RequestId", request_id.encode()
 
 
+def sqs_routes(
+    claims: Claims, engine: Engine, pressure: Pressure, authenticator: Authenticator, clock: Clock, base_path: str
+) -> list[Route]:
+    """A protocol of others, which OpenAPI does not describe."""
+    operations = {
+        **QueueOperations(engine, claims.queues, clock).table(),
+        **MessageOperations(engine, claims, pressure, clock).table(),
+        **MoveOperations(claims.queues, claims.runner, clock).table(),
+    }
+    scheme = "http" if engine.settings.tls_cert is None else "https"
+    return Sqs(SqsFamily(authenticator), operations, clock, base_path, scheme).routes()
+
+
 class Sqs:
     def __init__(
-        self,
-        authenticator: Authenticator,
-        queues: QueueOperations,
-        messages: MessageOperations,
-        moves: MoveOperations,
-        clock: Clock,
-        base_path: str,
-        scheme: str,
+        self, family: SqsFamily, operations: Mapping[str, Operation], clock: Clock, base_path: str, scheme: str
     ) -> None:
-        self._family = SqsFamily(authenticator)
-        self._operations: dict[str, Operation] = {**queues.table(), **messages.table(), **moves.table()}
+        self._family = family
+        self._operations = operations
         self._verifier = Verifier()
         self._clock = clock
         self._base = base_path
@@ -153,7 +163,7 @@ class Sqs:
         result = yield from operation.answer(Exchange(call, params, self._home(call), region))
         if isinstance(result, After):
             made = result.result
-            result.change.then(answering(call, lambda call, _: _reply(call, protocol, name, made())))
+            result.change.answer(answering(call, lambda call, _: _reply(call, protocol, name, made())))
         else:
             _reply(call, protocol, name, result)
 

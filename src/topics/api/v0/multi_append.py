@@ -79,7 +79,7 @@ class MultiAppend:
         if sum([len(part.records) for part in params.topics.values()]) > DRAFTED_PER_STEP:
             return self._append_large(call)
         try:
-            self._submit(call).then(answering(call, self._appended))
+            self._submit(call).answer(answering(call, self._appended))
         except Throttled as error:
             again, opted_out = partial(self._submit, call), bool(params.disable_backpressure)
             return self._pressure.submit_later(call, error, again, self._appended, opted_out=opted_out)

@@ -177,7 +177,7 @@ class Pipelines:
             self._reply_planned(call, params, plan)
             return
         change = self._verbs.put(call.name, params, keep_checkpoint=keep)
-        change.then(answering(call, lambda call, change: self._was_put(call, change, plan)))
+        change.answer(answering(call, lambda call, change: self._was_put(call, change, plan)))
 
     def _reply_planned(self, call: Call, params: PipelineRequest, plan: Plan) -> None:
         try:
@@ -193,7 +193,7 @@ class Pipelines:
         """A table of a pipeline that the principal may not change cannot be taken over."""
         principal = call.principal
         for rival in self._verbs.rivals(call.name, params):
-            names = [rival.name, *(name for name, _ in _ends(rival.definition))]
+            names = [rival.name, *(name for name, _ in rival.definition.ends())]
             if not all(name.startswith(principal.prefixes) for name in names):
                 raise TableTaken(params.table_of(call.name), None)
 
@@ -209,7 +209,7 @@ class Pipelines:
 
     def list(self, call: Call) -> None:
         def wanted(state: PipelineState) -> bool:
-            names = [state.name, *(name for name, _ in _ends(state.definition))]
+            names = [state.name, *(name for name, _ in state.definition.ends())]
             return all(name.startswith(call.principal.prefixes) for name in names)
 
         page = self._verbs.list(*page_params(call), wanted=wanted)
@@ -221,7 +221,7 @@ class Pipelines:
 
     def drop(self, call: Call) -> None:
         self._check_existing(call)
-        self._verbs.drop(call.name).then(answering(call, self._dropped))
+        self._verbs.drop(call.name).answer(answering(call, self._dropped))
 
     def _check_existing(self, call: Call) -> None:
         """A pipeline of this name that is about to be replaced or removed."""
@@ -237,7 +237,7 @@ class Pipelines:
     def restart(self, call: Call) -> None:
         params: PipelineRestart = call.params
         _check_ends(call.principal, self._verbs.look(call.name).definition)
-        self._verbs.restart(call.name, anew=params.start == "sources").then(answering(call, self._restarted))
+        self._verbs.restart(call.name, anew=params.start == "sources").answer(answering(call, self._restarted))
 
     def _restarted(self, call: Call, change: PendingChange) -> None:
         call.reply(200, encode(self._reply(change.result, write_performance(call, change))))
@@ -263,19 +263,7 @@ def _shown(state: PipelineState, backlog: Backlog | None) -> PipelineItem:
     return PipelineItem(*state._replace(status=status), backlog.lag, backlog.oldest_unread_ts)
 
 
-def _ends(params: PipelineRequest) -> list[tuple[str, str]]:
-    """The topics that a definition names, with the field of each. A pattern may match any topic: the empty prefix."""
-    ends = [
-        (name, f"sources.{view}")
-        for view, source in params.sources.items()
-        for name in ([""] if source.pattern is not None else source.names())
-    ]
-    if params.sink is not None and params.sink.topic is not None:
-        ends.append((params.sink.topic, "sink.topic"))
-    return ends + params.rejects()
-
-
 def _check_ends(principal: Principal, params: PipelineRequest, *, given: bool = False) -> None:
     """A pipeline moves records between topics: the principal must be allowed to see them as well."""
-    for name, field in _ends(params):
+    for name, field in params.ends():
         principal.check_name(name, field, given=given)

@@ -137,7 +137,7 @@ class Queues:
 
     def ack(self, call: Call) -> None:
         self._check_slot(call)
-        self._queues.ack(call.name, call.params).then(answering(call, self._acked))
+        self._queues.ack(call.name, call.params).answer(answering(call, self._acked))
 
     def _check_slot(self, call: Call) -> None:
         """Errors of the call itself are reported before the cap of its principal."""
@@ -171,7 +171,7 @@ class Queues:
 
     def nack(self, call: Call) -> None:
         self._check_slot(call)
-        self._queues.nack(call.name, call.params).then(answering(call, self._nacked))
+        self._queues.nack(call.name, call.params).answer(answering(call, self._nacked))
 
     def _nacked(self, call: Call, change: PendingChange) -> None:
         held: Held = change.result
@@ -181,7 +181,7 @@ class Queues:
 
     def extend(self, call: Call) -> None:
         self._check_slot(call)
-        self._queues.extend(call.name, call.params).then(answering(call, self._extended))
+        self._queues.extend(call.name, call.params).answer(answering(call, self._extended))
 
     def _extended(self, call: Call, change: PendingChange) -> None:
         held: Held = change.result
@@ -218,10 +218,10 @@ class Queues:
         call.reply(200, encode(reply))
 
     def pause(self, call: Call) -> None:
-        self._queues.pause(call.name, paused=True).then(answering(call, self._paused))
+        self._queues.pause(call.name, paused=True).answer(answering(call, self._paused))
 
     def resume(self, call: Call) -> None:
-        self._queues.pause(call.name, paused=False).then(answering(call, self._paused))
+        self._queues.pause(call.name, paused=False).answer(answering(call, self._paused))
 
     def _paused(self, call: Call, change: PendingChange) -> None:
         del change

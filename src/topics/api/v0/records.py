@@ -141,7 +141,7 @@ class Records:
         if len(params.records) > DRAFTED_PER_STEP:
             return self._append_large(call, answer)
         try:
-            self._submit(call).then(answering(call, answer))
+            self._submit(call).answer(answering(call, answer))
         except Throttled as error:
             again, opted_out = partial(self._submit, call), bool(params.disable_backpressure)
             return self._pressure.submit_later(call, error, again, answer, opted_out=opted_out)
@@ -212,7 +212,7 @@ class Records:
 
     def delete(self, call: Call) -> Steps[None]:
         change = yield from self._engine.delete(call.name, call.params, call.must_now_finish)
-        change.then(answering(call, self._deleted))
+        change.answer(answering(call, self._deleted))
 
     def _deleted(self, call: Call, change: PendingChange) -> None:
         # No read of the topic, which might have to wait for the disk: expiry was applied when the delete was decided.

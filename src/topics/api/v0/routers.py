@@ -79,7 +79,7 @@ class Routers:
         call.principal.check_name(params.dest, "dest")
         self._check_existing(call)
         call.check_slot()
-        self._verbs.put(call.name, params).then(answering(call, self._was_put))
+        self._verbs.put(call.name, params).answer(answering(call, self._was_put))
 
     def _was_put(self, call: Call, change: PendingChange) -> None:
         config: RouterConfig = change.result
@@ -149,7 +149,7 @@ class Routers:
 
     def drop(self, call: Call) -> None:
         self._check_existing(call)
-        self._verbs.drop(call.name).then(answering(call, self._dropped))
+        self._verbs.drop(call.name).answer(answering(call, self._dropped))
 
     def _check_existing(self, call: Call) -> None:
         """A router of this name that is about to be replaced or removed."""

@@ -136,7 +136,7 @@ class Schedules:
         self._verbs.resolve(params)
         call.principal.check_name(params.topic, "topic")
         self._check_existing(call)
-        self._verbs.put(call.name, params).then(answering(call, self._was_put))
+        self._verbs.put(call.name, params).answer(answering(call, self._was_put))
 
     def _was_put(self, call: Call, change: PendingChange) -> None:
         reply = _reply(change.result, write_performance(call, change))
@@ -164,7 +164,7 @@ class Schedules:
 
     def drop(self, call: Call) -> None:
         self._check_existing(call)
-        self._verbs.drop(call.name).then(answering(call, self._dropped))
+        self._verbs.drop(call.name).answer(answering(call, self._dropped))
 
     def _dropped(self, call: Call, change: PendingChange) -> None:
         spent = write_performance(call, change)
@@ -173,7 +173,7 @@ class Schedules:
     def run(self, call: Call) -> None:
         state = self._verbs.look(call.name)
         call.principal.check_name(state.config.topic, "topic", given=False)
-        self._verbs.run(call.name).then(answering(call, lambda call, change: self._has_run(call, change, state)))
+        self._verbs.run(call.name).answer(answering(call, lambda call, change: self._has_run(call, change, state)))
 
     def _has_run(self, call: Call, change: PendingChange, state: ScheduleState) -> None:
         spent = write_performance(call, change)

@@ -111,7 +111,7 @@ class Topics:
         check_config_names(call, call.params)
         replace = call.flag("replace", True)
         change = self._engine.configuration.put(call.name, call.params, replace=replace)
-        change.then(answering(call, self._configured))
+        change.answer(answering(call, self._configured))
 
     def _configured(self, call: Call, change: PendingChange) -> None:
         reply = ConfiguredReply(
@@ -126,7 +126,7 @@ class Topics:
         if isinstance(patch.dead_letter, str):
             check_config_names(call, ConfigRequest(dead_letter=patch.dead_letter))
         change = self._engine.configuration.edit(call.name, patch, dry_run=call.flag("dry_run", False))
-        change.then(answering(call, self._edited))
+        change.answer(answering(call, self._edited))
 
     def _edited(self, call: Call, change: PendingChange) -> None:
         edit: Edit = change.result
@@ -201,7 +201,7 @@ class Topics:
                 reply.records, reply.bytes, reply.dry_run = *size, True
             call.reply(200, encode(reply))
 
-        change.then(answering(call, dropped))
+        change.answer(answering(call, dropped))
 
 
 def _reply_with(call: Call, page: Page) -> None:

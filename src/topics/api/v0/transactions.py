@@ -207,7 +207,7 @@ class Txns:
                 call.principal.check_name(name, "records[].topic")
         if len(params.records) > RENDERED_PER_STEP:
             return self._stage_large(call)
-        self._transactions.stage(app, version, params).then(answering(call, self._was_staged))
+        self._transactions.stage(app, version, params).answer(answering(call, self._was_staged))
         return None
 
     def _stage_large(self, call: Call) -> Steps[None]:
@@ -215,7 +215,7 @@ class Txns:
         prepared = yield from self._transactions.preparing(call.params, metas_checked=call.sliced)
         stage = partial(self._transactions.stage, app, version, call.params, prepared)
         change = yield from attempt(stage)
-        change.then(answering(call, self._was_staged))
+        change.answer(answering(call, self._was_staged))
 
     def _was_staged(self, call: Call, change: PendingChange) -> None:
         params: StageRequest = call.params
@@ -238,7 +238,7 @@ class Txns:
         def admit(name: str) -> None:
             call.principal.check_name(name, "stages")
 
-        self._transactions.commit(app, version, call.params, admit).then(answering(call, self._was_committed))
+        self._transactions.commit(app, version, call.params, admit).answer(answering(call, self._was_committed))
 
     def _was_committed(self, call: Call, change: PendingChange) -> None:
         result: Committed = change.result
@@ -256,20 +256,20 @@ class Txns:
 
     def abort(self, call: Call) -> None:
         app, version = _names(call)
-        self._transactions.abort(app, version, call.params).then(answering(call, self._was_aborted))
+        self._transactions.abort(app, version, call.params).answer(answering(call, self._was_aborted))
 
     def _was_aborted(self, call: Call, change: PendingChange) -> None:
         call.reply(200, encode(AbortReply(aborted=change.result, performance=write_performance(call, change))))
 
     def take_fence(self, call: Call) -> None:
         params: FenceRequest = call.params
-        self._transactions.take_fence(call.name, params.owner).then(answering(call, self._was_fenced))
+        self._transactions.take_fence(call.name, params.owner).answer(answering(call, self._was_fenced))
 
     def _was_fenced(self, call: Call, change: PendingChange) -> None:
         call.reply(200, encode(FenceReply(fence=change.result, performance=write_performance(call, change))))
 
     def forget(self, call: Call) -> None:
-        self._transactions.forget(call.name).then(answering(call, self._was_forgotten))
+        self._transactions.forget(call.name).answer(answering(call, self._was_forgotten))
 
     def _was_forgotten(self, call: Call, change: PendingChange) -> None:
         reply = ForgottenReply(app=call.name, forgotten=change.result, performance=write_performance(call, change))

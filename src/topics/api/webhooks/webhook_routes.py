@@ -218,7 +218,7 @@ class Webhooks:
             call.principal.check_scopes(Scope.WRITE)
             call.principal.check_name(config.dead_letter, "dead_letter")
         self._check_existing(call)
-        self._verbs.put(call.name, params).then(answering(call, self._was_put))
+        self._verbs.put(call.name, params).answer(answering(call, self._was_put))
 
     def _was_put(self, call: Call, change: PendingChange) -> None:
         reply = _reply(call, change.result, write_performance(call, change))
@@ -245,7 +245,7 @@ class Webhooks:
 
     def drop(self, call: Call) -> None:
         self._check_existing(call)
-        self._verbs.drop(call.name).then(answering(call, self._dropped))
+        self._verbs.drop(call.name).answer(answering(call, self._dropped))
 
     def _dropped(self, call: Call, change: PendingChange) -> None:
         spent = write_performance(call, change)
@@ -253,11 +253,11 @@ class Webhooks:
 
     def rotate(self, call: Call) -> None:
         self._state(call)
-        self._verbs.rotate(call.name, call.params).then(answering(call, self._changed))
+        self._verbs.rotate(call.name, call.params).answer(answering(call, self._changed))
 
     def resume(self, call: Call) -> None:
         self._state(call)
-        self._verbs.resume(call.name).then(answering(call, self._changed))
+        self._verbs.resume(call.name).answer(answering(call, self._changed))
 
     def _changed(self, call: Call, change: PendingChange) -> None:
         call.reply(200, encode(_reply(call, change.result, write_performance(call, change))))

@@ -43,7 +43,7 @@ def bench(
     size: Annotated[int, typer.Option(help="Bytes per payload.", min=2, max=MIB)] = 200,
     batch: Annotated[int, typer.Option(help="Records per batch.", min=1, max=10_000)] = 100,
     durability: Annotated[
-        Literal["ephemeral", "memory", "disk", "fsync"], typer.Option(help="The durability of the topic.")
+        Literal["ephemeral", "memory", "disk", "fsync", "replicated"], typer.Option(help="The durability of the topic.")
     ] = "disk",
     output: Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="The output format.")] = "text",
 ) -> None:

@@ -35,7 +35,7 @@ FIELDS: Final = (
     Field("discard", "--discard", "choice", "At a cap: drop the oldest, or refuse the write.", ("old", "reject")),
     Field(
         *("durability", "--durability", "choice", "How durable a write is when it is acknowledged."),
-        choices=("ephemeral", "memory", "disk", "fsync"),
+        choices=("ephemeral", "memory", "disk", "fsync", "replicated"),
     ),
     Field(
         *("priority", "--priority", "count"),

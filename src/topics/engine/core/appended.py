@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from topics.model.requests.batch import Batch, GroupColumn, JobColumns
-from topics.model.requests.records import JobGroupRequest
+from topics.model.requests.batch import Batch, JobColumns
+from topics.model.requests.records import GroupColumn, JobGroupRequest
 
 APPENDED, APPENDED_LATE = APPEND_CODES = 1, 85
 KEYED, WITH_NODES, WITH_TAGS, WITH_METAS, WITH_JOBS, WITH_ANSWER, WITH_PRIORITIES = 1, 2, 4, 8, 16, 32, 64

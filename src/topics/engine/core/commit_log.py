@@ -2,10 +2,14 @@
 
     verb → submit ──┐
     verb → submit ──┤ unwritten ── flush: one write(2) ──┬── class disk, memory, ephemeral: apply, publish
-    verb → submit ──┘                                    └── class fsync: unsynced ── synced: apply, publish
+    verb → submit ──┘                                    ├── class fsync: unsynced ── synced: apply, publish
+                                                         └── class replicated: unshipped ── shipped: apply, publish
 
-Ops of one topic are published in log order: while one waits for its sync, later ones of that topic wait with it,
-whatever their class. If a write fails, its ops are forgotten, and their reservations are released.
+Ops of one topic are published in log order: while one waits for its sync or for the bucket, later ones of that topic
+wait with it, whatever their class. If a write fails, its ops are forgotten, and their reservations are released.
+
+A bucket can be away for hours, and what is in the log cannot be taken back. So callers are refused after some time
+while their ops go on waiting, and a checkpoint carries waiting ops along (`carry`) instead of waiting for them.
 """
 
 from __future__ import annotations
@@ -13,19 +17,20 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from topics.engine.core.appended import Appended, DeferredBody
 from topics.engine.core.checkpoints.checkpoint_room import CheckpointRoom, refusal, uncertain_refusal
 from topics.engine.core.in_flight import InFlight
 from topics.engine.core.op_table import Op
 from topics.engine.core.ops import Deleted, Dropped, Floored, MultiAppended, Skipped, Timed
-from topics.engine.core.pending import PendingChange
+from topics.engine.core.pending import PendingChange, not_replicated
 from topics.engine.core.state import State
 from topics.engine.log.waiters import Waiters
 from topics.model.clock import SKEW_MS_MIN, Clock, SteadyClock
 from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicNotFound, TopicsError
 from topics.model.requests.batch import Batch
-from topics.model.requests.config import Durability, has_limits
+from topics.model.requests.config import Durability, TopicConfig, has_limits
 from topics.storage.wal.syncer import Syncer
 from topics.storage.wal.wal import Wal
 
@@ -36,6 +41,31 @@ NOTED_SHARE = 64
 TIMED_EVERY_MS = 1_000
 # The steady clock and a `$ts` of the same moment may differ by this much without any significance.
 SAME_MS_MAX = 5
+# How long a caller waits for the bucket, counted in intervals; and how much may wait for it in memory.
+BUCKET_WAIT_MS = 10_000
+AGE_EVERY_MS, AGED_AT_ONCE = 250, 500
+UNSHIPPED_BYTES_MAX, UNSHIPPED_MAX = 64 * 1024 * 1024, 100_000
+
+
+class BucketCopy(Protocol):
+    """The copy of the log in the bucket."""
+
+    @property
+    def shipped_to(self) -> int:
+        """The log up to here is in the bucket, for good."""
+        ...
+
+    def want(self, position: int) -> None:
+        """A change that ends at `position` waits until it is there."""
+        ...
+
+
+class Carried(NamedTuple):
+    """An op that waits for the bucket while a checkpoint passes it."""
+
+    position: int
+    op: Op
+    body: bytes | DeferredBody
 
 
 class CommitLog:
@@ -57,6 +87,16 @@ class CommitLog:
         self._unsynced: deque[PendingChange] = deque()
         # How many ops of a topic wait for a sync.
         self._waiting: dict[int, int] = {}
+        # The same for the bucket, if there is one.
+        self.bucket: BucketCopy | None = None
+        self._unshipped: deque[PendingChange] = deque()
+        self._unshipped_bytes = 0
+        self._behind: dict[int, int] = {}
+        # Those whose callers wait longer by one interval, and when that was counted last.
+        self._aging: deque[PendingChange] = deque()
+        self._aged_ms = 0.0
+        # The running checkpoint has carried the waiting ops up to here.
+        self._carried_to = -1
         # Callbacks for when the log is durable up to a position, in log order.
         self._sync_watchers: deque[tuple[int, Callable[[], None]]] = deque()
         self.in_flight = InFlight()
@@ -68,7 +108,7 @@ class CommitLog:
     @property
     def depth(self) -> int:
         """Ops decided and not yet published."""
-        return len(self._unwritten) + len(self._unsynced)
+        return len(self._unwritten) + len(self._unsynced) + len(self._unshipped)
 
     @property
     def pending_bytes(self) -> int:
@@ -108,6 +148,8 @@ class CommitLog:
         self._refuse_if_dropped(op.topic_id)
         change = PendingChange(op, op.topic_id, gated=gated)
         change.other_ids = kind.other_topics(self._state, op)
+        if gated and self.bucket is not None:
+            change.awaits_bucket = self._is_replicated(change, kind.configures(op))
         if journaled:
             self._journal(change, body, None if kind.carries_floor else op.topic_id, kind.dated(op), urgent)
         else:
@@ -127,6 +169,8 @@ class CommitLog:
         if dated:
             self.date(batch)
         change = PendingChange(op, op.topic_id, gated=durability == "fsync")
+        if durability == "replicated":
+            change.gated = change.awaits_bucket = True
         if durability != "ephemeral":
             self._journal(change, op.body(), None, dated, False)
         else:
@@ -143,6 +187,10 @@ class CommitLog:
         """Into the log's buffer, after the ops that the log must have before it."""
         if not urgent:
             self.room.check(self.in_flight.bytes + len(body))
+        if self.bucket is not None:
+            if change.awaits_bucket and self._unshipped:
+                self._refuse_too_much_unshipped(len(body))
+            change.body = body
         try:
             if floor_of is not None:
                 self._log_floor(floor_of)
@@ -157,6 +205,11 @@ class CommitLog:
                 raise
             raise self._turn_read_only(error) from error
 
+    def _refuse_too_much_unshipped(self, size: int) -> None:
+        if self._unshipped_bytes + size > UNSHIPPED_BYTES_MAX or len(self._unshipped) >= UNSHIPPED_MAX:
+            self.refused_total += 1
+            raise not_replicated(written=False)
+
     def submit_multi_append(self, op: MultiAppended, *, gated: bool, journaled: bool) -> PendingChange:
         for appended in op.batches:
             self.date(appended.batch)
@@ -170,6 +223,8 @@ class CommitLog:
         if self.in_flight.busy:
             self._refuse_if_dropped(op.topic_id)
         change = PendingChange(op, op.topic_id, gated=durability == "fsync")
+        if durability == "replicated":
+            change.gated = change.awaits_bucket = True
         topic = self._state.by_id[op.topic_id]
         if topic.lasts(op.runs[0].from_seq):
             floor_of = topic.id if topic.evict_floor > topic.logged_floor else None
@@ -178,6 +233,13 @@ class CommitLog:
             change.position = self._wal.buffered_to
         self._unwritten.append(change)
         return change
+
+    def _is_replicated(self, change: PendingChange, configs: tuple[TopicConfig, ...]) -> bool:
+        """Whether one of its topics is `replicated`, or becomes it: the strictest class decides."""
+        if any(config.durability == "replicated" for config in configs):
+            return True
+        topics = [self._state.by_id.get(topic_id) for topic_id in (change.topic_id, *change.other_ids)]
+        return any(topic is not None and topic.config.durability == "replicated" for topic in topics)
 
     def _refuse_if_dropped(self, topic_id: int) -> None:
         """In the log nothing of a topic may follow its drop. Whoever goes on by itself may not have looked for one."""
@@ -271,6 +333,8 @@ class CommitLog:
             self._turn_read_only(error)
         else:
             more = self._synced(progress.synced_to, time_is_up)
+            if self._unshipped and not more:
+                more = self._shipped(time_is_up)
             while self._sync_watchers and self._sync_watchers[0][0] <= progress.synced_to:
                 self._sync_watchers.popleft()[1]()
         self._waiters.wake()
@@ -294,29 +358,39 @@ class CommitLog:
         return any(self._kinds[type(change.op)].derives for change in self._unwritten)
 
     def unpublished_at(self, position: int) -> bool:
-        """Whether an op at or below this position of the log still waits to be published."""
+        """Whether an op at or below this position of the log still waits to be synced and published."""
         return bool(self._unsynced and self._unsynced[0].position <= position) or bool(
             self._unwritten and self._unwritten[0].position <= position
         )
 
     def _written(self, written_to: int, write_ms: float) -> None:
-        unwritten, waiting = self._unwritten, self._waiting
+        unwritten, waiting, behind = self._unwritten, self._waiting, self._behind
         now_ms = 0.0
-        sync_to = 0
+        sync_to = ship_to = 0
         while unwritten and unwritten[0].position <= written_to:
             change = unwritten.popleft()
             change.wal_append_ms = write_ms
-            if not change.gated and not (waiting and _waits(change, waiting)):
-                self._publish(change)
+            unshipped = change.awaits_bucket or (bool(behind) and _waits(change, behind))
+            if not unshipped and not change.gated and not (waiting and _waits(change, waiting)):
+                self._publish(change, change.position)
                 continue
             now_ms = now_ms or self._clock.monotonic_ms()
             change.written_ms = now_ms
+            held_up = behind if unshipped else waiting
             for topic_id in self._held_up(change):
-                waiting[topic_id] = waiting.get(topic_id, 0) + 1
-            self._unsynced.append(change)
+                held_up[topic_id] = held_up.get(topic_id, 0) + 1
             sync_to = change.position
+            if unshipped:
+                self._unshipped.append(change)
+                self._unshipped_bytes += len(change.body or b"")
+                ship_to = change.position
+            else:
+                self._unsynced.append(change)
         if sync_to:
             self._syncer.want_sync(sync_to)
+        if ship_to:
+            assert self.bucket is not None
+            self.bucket.want(ship_to)
 
     def _synced(self, synced_to: int, time_is_up: Callable[[], bool] | None) -> bool:
         unsynced, waiting = self._unsynced, self._waiting
@@ -325,21 +399,66 @@ class CommitLog:
         now_ms = self._clock.monotonic_ms()
         while unsynced and unsynced[0].position <= synced_to:
             change = unsynced.popleft()
-            for topic_id in self._held_up(change):
-                waiting[topic_id] -= 1
-                if not waiting[topic_id]:
-                    del waiting[topic_id]
+            self._let_pass(change, waiting)
             if change.gated:
                 change.fsync_ms = now_ms - change.written_ms
-            self._publish(change)
+            self._publish(change, change.position)
             if time_is_up is not None and time_is_up():
                 break
         return bool(unsynced) and unsynced[0].position <= synced_to
 
-    def _publish(self, change: PendingChange) -> None:
+    def _shipped(self, time_is_up: Callable[[], bool] | None) -> bool:
+        """As `_synced`, for those that wait for the bucket; everything that is there is synced."""
+        assert self.bucket is not None
+        unshipped, shipped_to = self._unshipped, self.bucket.shipped_to
+        now_ms = self._clock.monotonic_ms()
+        while unshipped and unshipped[0].position <= shipped_to:
+            change = unshipped.popleft()
+            self._let_pass(change, self._behind)
+            self._unshipped_bytes -= len(change.body or b"")
+            change.fsync_ms = now_ms - change.written_ms
+            # One that is carried is not part of what the checkpoint captures: as if it came after it.
+            carried = change.position <= self._carried_to
+            self._publish(change, self._state.capture_from + 1 if carried else change.position)
+            if time_is_up is not None and time_is_up():
+                break
+        if not self._aging and now_ms - self._aged_ms >= AGE_EVERY_MS:
+            self._aged_ms = now_ms
+            self._aging.extend(unshipped)
+        for _ in range(min(AGED_AT_ONCE, len(self._aging))):
+            change = self._aging.popleft()
+            if not change.done:
+                change.grow_older(BUCKET_WAIT_MS // AGE_EVERY_MS, not_replicated)
+        return bool(self._aging) or (bool(unshipped) and unshipped[0].position <= shipped_to)
+
+    def check_bucket(self) -> None:
+        """Raises NotReplicated if changes wait for the bucket for so long that their callers are refused."""
+        if self._unshipped and self._clock.monotonic_ms() - self._unshipped[0].written_ms >= BUCKET_WAIT_MS:
+            raise not_replicated(written=False)
+
+    def carry(self, position: int) -> list[Carried]:
+        """The ops up to here that wait for the bucket, for a checkpoint that has this position, until `carried`."""
+        self._carried_to = position
+        return [
+            Carried(change.position, change.op, change.body)
+            for change in self._unshipped
+            if change.position <= position and change.op is not None and change.body is not None
+        ]
+
+    def carried(self) -> None:
+        """The checkpoint has ended."""
+        self._carried_to = -1
+
+    def _let_pass(self, change: PendingChange, held_up: dict[int, int]) -> None:
+        for topic_id in self._held_up(change):
+            held_up[topic_id] -= 1
+            if not held_up[topic_id]:
+                del held_up[topic_id]
+
+    def _publish(self, change: PendingChange, position: int) -> None:
         op = change.op
         assert op is not None
-        found = self._state.apply(op, change.position)
+        found = self._state.apply(op, position)
         self.in_flight.release(change)
         self._kinds[type(op)].published(self, op, found, change)
         change.finish()
@@ -408,10 +527,15 @@ class CommitLog:
         if self._broken_by is None:
             self._broken_by = reason
             log.critical("writes are refused until a restart: %s", reason)
-        failed = [*self._unsynced, *self._unwritten]
+        failed = [*self._unsynced, *self._unshipped, *self._unwritten]
+        failed.sort(key=lambda change: change.position)
         self._unsynced.clear()
+        self._unshipped.clear()
+        self._aging.clear()
+        self._unshipped_bytes = 0
         self._unwritten.clear()
         self._waiting.clear()
+        self._behind.clear()
         self._forget(failed, self._refuse_for_good)
         return self._refuse_for_good()
 
@@ -437,5 +561,5 @@ class CommitLog:
 
 
 def _waits(change: PendingChange, waiting: dict[int, int]) -> bool:
-    """Whether an earlier op of a topic that this one changes waits for its sync."""
+    """Whether an earlier op of a topic that this one changes waits, for its sync or for the bucket."""
     return change.topic_id in waiting or any(topic_id in waiting for topic_id in change.other_ids)

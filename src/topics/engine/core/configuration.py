@@ -48,8 +48,8 @@ class Configuration:
         """
         topic = self._engine.find_to_write(name)
         if topic is None:
-            return self._engine.create(name, resolve(request, name))
-        config = resolve(request, name, topic.config)
+            return self._engine.create(name, self._engine.check_class(resolve(request, name)))
+        config = self._engine.check_class(resolve(request, name, topic.config))
         _check_type(topic, config)
         if config == topic.config:
             return settled(topic.id, config)
@@ -62,7 +62,7 @@ class Configuration:
         topic = self._engine.find_to_write(name)
         if topic is None:
             raise TopicNotFound(name)
-        config = resolve(patched(topic.config, patch), name, topic.config)
+        config = self._engine.check_class(resolve(patched(topic.config, patch), name, topic.config))
         _check_type(topic, config)
         cold = self._engine.state.cold
         self._engine.state.expire(topic, self._clock.now_ms(), cold.load)

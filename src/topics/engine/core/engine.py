@@ -14,7 +14,7 @@ from topics.engine.core.listing import PAGE_SIZE_DEFAULT, Page, TopicState, desc
 from topics.engine.core.ops import Created, Deleted, Dropped, Reserved
 from topics.engine.core.pending import Busy, Deletions, PendingChange, settled
 from topics.engine.core.state import State
-from topics.engine.core.waiting.runner import Steps, attempt
+from topics.engine.core.waiting.runner import Steps, attempt, before_verb
 from topics.engine.log import deletion, retention
 from topics.engine.log.block import indexing_tags
 from topics.engine.log.deletion import Run
@@ -32,7 +32,7 @@ from topics.model.errors import (
 )
 from topics.model.names import check_topic_name
 from topics.model.requests.batch import DEFERRED_BYTES_MIN, Draft, check_batch, drafting, render
-from topics.model.requests.config import ConfigRequest, Durability, TopicConfig, resolve
+from topics.model.requests.config import GATED, ConfigRequest, Durability, TopicConfig, resolve
 from topics.model.requests.records import (
     DIFF_BYTES_DEFAULT,
     DIFF_LIMIT_DEFAULT,
@@ -118,6 +118,17 @@ class Engine:
         running = self.in_flight.with_what(("topic", name))
         return running or self._create(name, config, SEQ_CHUNK, gated=True)
 
+    def check_class(self, config: TopicConfig) -> TopicConfig:
+        """The same configuration; raises InvalidRequest if this server cannot keep what its class promises."""
+        if config.durability == "replicated" and self.settings.bucket is None:
+            raise InvalidRequest(
+                "durability replicated needs a bucket, and this server has none: set TOPICS_BUCKET on the server, or "
+                "use fsync",
+                field="durability",
+                setting="bucket",
+            )
+        return config
+
     def refuse_more_topics(self, count: int = 1) -> None:
         limit = self.settings.max_topics
         if limit and len(self.state.by_name) + self.in_flight.topics + count > limit:
@@ -200,7 +211,7 @@ class Engine:
             request = admitted.request
         count = len(request.records)
         last_seq = topic.assigned_seq
-        if last_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
+        if last_seq + count > topic.ceiling - topic.chunk // 2 and config.durability not in GATED:
             self._reserve(topic, count)
         now = topic.now(self._clock.now_ms())
         batch = render(
@@ -252,7 +263,7 @@ class Engine:
         """The first batch of a topic creates the topic."""
         if request.create is False:
             raise TopicNotFound(name)
-        config = resolve(request.config or ConfigRequest(), name)
+        config = self.check_class(resolve(request.config or ConfigRequest(), name))
         if admit is not None:
             admit(None)
         admitted = None if bare else self.admission.admit(None, request, draft, to_queue=config.type == "queue")
@@ -268,7 +279,7 @@ class Engine:
             self.refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)
         if config.discard == "reject":
             retention.refuse_above(config, batch.count, size, name)
-        created = self._create(name, config, batch.count + SEQ_CHUNK, gated=config.durability == "fsync")
+        created = self._create(name, config, batch.count + SEQ_CHUNK, gated=config.durability in GATED)
         windowed = request.idempotency_key is not None and config.idempotency_window_ms
         key = digest(request.idempotency_key) if windowed and request.idempotency_key is not None else b""
         seqs = None if admitted is None else admitted.seqs(1)
@@ -294,11 +305,11 @@ class Engine:
     def create_for_write(self, name: str, count: int = 0, durability: Durability | None = None) -> PendingChange:
         self.refuse_more_topics()
         config = resolve(ConfigRequest(durability=durability), name)
-        return self._create(name, config, count + SEQ_CHUNK, gated=config.durability == "fsync")
+        return self._create(name, config, count + SEQ_CHUNK, gated=config.durability in GATED)
 
     def keep_seqs(self, topic: Topic, count: int) -> None:
         """Make sure that `count` more seqs may be assigned; Busy until they may."""
-        if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and topic.config.durability != "fsync":
+        if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and topic.config.durability not in GATED:
             self._reserve(topic, count)
 
     def _earlier(self, topic: Topic, key: bytes) -> PendingChange | None:
@@ -307,6 +318,7 @@ class Engine:
         if running is not None:
             echo = PendingChange(None, topic.id, gated=False)
             running.then(lambda done: done.repeat(echo))
+            running.decides(echo)
             return echo
         if topic.keys is None:
             return None
@@ -397,7 +409,7 @@ class Engine:
                 return (yield from self._delete(name, request, on_change))
             except Busy as busy:
                 change = busy.change
-            yield change
+            yield from before_verb(change)
 
     def _delete(self, name: str, request: DeleteRequest, on_change: Callable[[], None] | None) -> Steps[PendingChange]:
         if request.before_seq is UNSET and request.match is None:

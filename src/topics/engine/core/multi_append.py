@@ -22,7 +22,7 @@ from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.model.clock import Clock
 from topics.model.errors import InvalidRequest, TopicExistsIncompatible, TopicNotFound
 from topics.model.requests.batch import DRAFTED_PER_STEP, Batch, drafting, join_unless_large, render
-from topics.model.requests.config import ConfigRequest, resolve
+from topics.model.requests.config import GATED, ConfigRequest, resolve
 from topics.model.requests.multi_append import MultiAppendRequest, TopicBatch, check_multi_append, multi_digest, within
 from topics.model.requests.records import AppendRequest
 
@@ -157,11 +157,13 @@ class MultiAppend:
                 missing = missing or given.name
                 continue
             target = AppendTarget(given, topic)
-            if not given.bare:
-                try:
+            try:
+                if topic is None:
+                    self._engine.check_class(target.config)
+                if not given.bare:
                     check_job_fields(given.request, to_queue=target.to_queue)
-                except InvalidRequest as error:
-                    raise within(given.name, error) from None
+            except InvalidRequest as error:
+                raise within(given.name, error) from None
             targets.append(target)
         if missing is not None:
             raise TopicNotFound(missing)
@@ -180,6 +182,7 @@ class MultiAppend:
         if running is not None:
             echo = PendingChange(None, running.topic_id, gated=False)
             running.then(lambda done: done.repeat(echo))
+            running.decides(echo)
             return echo
         window_ms = _window_ms(targets)
         found: dict[str, Landed] = {}
@@ -265,7 +268,9 @@ class MultiAppend:
         landed = {target.name: target.landed() for target in targets}
         if parts:
             op = MultiAppended(parts)
-            change = self._commit_log.submit_multi_append(op, gated="fsync" in durabilities, journaled=journaled)
+            change = self._commit_log.submit_multi_append(
+                op, gated=not GATED.isdisjoint(durabilities), journaled=journaled
+            )
         else:
             change = settled(targets[0].topic_id)
         change.deduped = all(target.batch is None for target in targets)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from topics.engine.core.commit_log import CommitLog
     from topics.engine.core.pending import PendingChange
     from topics.engine.core.state import State
+    from topics.model.requests.config import TopicConfig
 
 
 class Op(Protocol):
@@ -50,6 +51,10 @@ def _makes_none(_op: Any) -> tuple[str, ...]:
     return ()
 
 
+def _configures_none(_op: Any) -> tuple[TopicConfig, ...]:
+    return ()
+
+
 def _never(_op: Any) -> bool:
     return False
 
@@ -70,17 +75,20 @@ class OpKind(Generic[AnOp]):
     other_topics  further topics that the op changes: earlier ops of those are published first
     adds          the records it adds: their seqs and bytes are reserved until it is published
     makes         the names of the topics it creates, reserved in the same way
+    configures    the configurations that it gives to topics
     dated         whether it holds deadlines, or delays that become some: the log must record the time
     needs_topic   whether it has an effect only if its topic exists
     ordered       whether later ops of its topics wait for it; not if it changes nothing that a reader sees
     carries_floor whether it contains the floor of its topic when it was decided
     derives       whether its fold reads other topics, as they were when it was decided
+    written_out   its bytes without such a reference, for one that is folded later than it was decided
     """
 
     __slots__ = (
         "adds",
         "carries_floor",
         "codes",
+        "configures",
         "dated",
         "decode",
         "derives",
@@ -91,6 +99,7 @@ class OpKind(Generic[AnOp]):
         "other_topics",
         "published",
         "type",
+        "written_out",
     )
 
     def __init__(
@@ -103,11 +112,13 @@ class OpKind(Generic[AnOp]):
         other_topics: Callable[[State, AnOp], tuple[int, ...]] = _own_only,
         adds: Callable[[AnOp], Iterable[Addition]] = _adds_nothing,
         makes: Callable[[AnOp], tuple[str, ...]] = _makes_none,
+        configures: Callable[[AnOp], tuple[TopicConfig, ...]] = _configures_none,
         dated: Callable[[AnOp], bool] = _never,
         needs_topic: bool = True,
         ordered: bool = True,
         carries_floor: bool = False,
         derives: bool = False,
+        written_out: Callable[[AnOp], bytes] | None = None,
     ) -> None:
         self.type = type
         self.codes = codes
@@ -117,11 +128,13 @@ class OpKind(Generic[AnOp]):
         self.other_topics = other_topics
         self.adds = adds
         self.makes = makes
+        self.configures = configures
         self.dated = dated
         self.needs_topic = needs_topic
         self.ordered = ordered
         self.carries_floor = carries_floor
         self.derives = derives
+        self.written_out = written_out
 
 
 class OpTable:

@@ -23,6 +23,10 @@ died), so that folding it needs neither a clock nor another topic. The ops of a 
     Appended   | 85 | time from which delays count u64 | Appended |   if that is not its ts
     MultiAppended | 92 | parts u32 | lengths u32×parts | Created, Appended or KeyNoted, of several topics… |
 
+Only in a snapshot, after everything else: an op from before its position that waited for the bucket.
+
+    Carried    | 118 | position u64 | op |
+
 Codes of the features: queues 8 to 12, 86 and 104 to 106, routers 32 to 34, groups 40 to 42 and 80, transactions 48
 to 52, schedules 93 to 95, webhooks 112 to 116.
 """
@@ -51,6 +55,7 @@ from topics.model.requests.config import TopicConfig, decode_config, encode_conf
 DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(2, 8)
 FLOORED, KEY_NOTED = 13, 14
 TIMED, RESUMED, MULTI_APPENDED = 84, 88, 92
+CARRIED = 118
 
 _DELETED = struct.Struct("<BIQIB")
 _DELETED_RUN = struct.Struct("<BIQIBQQQ")
@@ -63,6 +68,7 @@ _RESUMED = struct.Struct("<BIQQQ")
 _KEY_NOTED = struct.Struct("<BIQ16s")
 _TIMED = struct.Struct("<BQQ")
 _MULTI = struct.Struct("<BI")
+_CARRIED = struct.Struct("<BQ")
 
 RUNS_COMPRESSED_FROM = 64
 
@@ -298,3 +304,12 @@ def decode_multi_appended(body: bytes) -> MultiAppended:
             parts.append(_PART_DECODERS[body[at]](body[at:end]))
         at = end
     return MultiAppended(parts)
+
+
+def encode_carried(position: int, body: bytes | DeferredBody) -> bytes:
+    """A chunk of a snapshot: an op that waits for the bucket."""
+    return b"".join((_CARRIED.pack(CARRIED, position), *([body] if isinstance(body, bytes) else body.buffers())))
+
+
+def decode_carried(chunk: bytes) -> tuple[int, bytes]:
+    return _CARRIED.unpack_from(chunk)[1], chunk[_CARRIED.size :]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
+from topics.engine.core.appended import DeferredBody
 from topics.engine.core.op_table import Op
 from topics.engine.log.deletion import Run
-from topics.model.errors import TopicsError
+from topics.model.errors import NotReplicated, TopicsError
 
 if TYPE_CHECKING:
     from topics.engine.core.in_flight import InFlight, Key
@@ -19,16 +21,25 @@ RUNS_PER_CHANGE = 500
 JOBS_PER_CHANGE = 2_000
 # Changes that wait for the same sync are applied together.
 CHANGES_UNPUBLISHED_MAX = 4
+# When to ask again about a write that waits for the bucket.
+RETRY_AFTER_MS = 1_000
+
+Callback = Callable[["PendingChange"], object]
 
 
 class PendingChange:
     """The decision of a verb. `done` once it is published or failed (`error`); `then` runs a callback at that moment.
 
-    Each caller has its own; abandoning one never affects another.
+    Each caller has its own; abandoning one never affects another. A change that waits for the bucket may take for ever,
+    and cannot be taken back: callers that wait only so long use `answer`.
     """
 
     __slots__ = (
+        "_answers",
         "_callbacks",
+        "_overdue",
+        "awaits_bucket",
+        "body",
         "count",
         "created",
         "deduped",
@@ -57,10 +68,15 @@ class PendingChange:
         self.topic_id = topic_id
         self.other_ids: tuple[int, ...] = ()
         self.gated = gated
+        # Not published before the log is in the bucket up to its position; its bytes, until it is.
+        self.awaits_bucket = False
+        self.body: bytes | DeferredBody | None = None
         self.position = 0
         self.done = False
         self.error: TopicsError | None = None
-        self._callbacks: list[Callable[[PendingChange], object]] | None = None
+        self._callbacks: list[Callback] | None = None
+        self._answers: list[Callback] | None = None
+        self._overdue: Overdue | None = None
         # its reservations, see InFlight
         self.owner: InFlight | None = None
         self.reserved: tuple[tuple[Topic | None, int, int, int, int], ...] = ()
@@ -91,7 +107,7 @@ class PendingChange:
         echo.deduped = True
         echo.finish(self.error)
 
-    def then(self, callback: Callable[[PendingChange], object]) -> None:
+    def then(self, callback: Callback) -> None:
         if self.done:
             callback(self)
         elif self._callbacks is None:
@@ -99,15 +115,69 @@ class PendingChange:
         else:
             self._callbacks.append(callback)
 
+    def answer(self, callback: Callback) -> None:
+        """As `then`, for a caller that is not kept waiting: it may be called before, with a change that has failed."""
+        if self.done:
+            callback(self)
+        elif self._answers is None:
+            self._answers = [callback]
+        else:
+            self._answers.append(callback)
+
+    def decides(self, other: PendingChange) -> None:
+        """Whoever waits for the other change waits for this one."""
+        if not self.done:
+            if self._overdue is None:
+                self._overdue = Overdue()
+            self._overdue.others.append(other)
+
+    def grow_older(self, age_max: int, refusal: Callable[[], TopicsError]) -> None:
+        """Called at an interval. Callers that have waited for `age_max` of them are refused; the change goes on."""
+        if self._overdue is None:
+            self._overdue = Overdue()
+        overdue = self._overdue
+        for other in overdue.others:
+            other.grow_older(age_max, refusal)
+        answers, self._answers = overdue.split(self._answers, age_max)
+        for callback in answers:
+            callback(failed(self.topic_id, refusal()))
+
     def finish(self, error: TopicsError | None = None) -> None:
         self.done = True
         self.error = error
-        self.op = None
+        self.op = self.body = None
         if self.owner is not None:
             self.owner.let_go(self)
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             callback(self)
+        answers, self._answers = self._answers, None
+        for callback in answers or ():
+            callback(self)
+
+
+class Overdue:
+    """How long the callers of a change wait: counted only once it takes long, so that others cost nothing."""
+
+    __slots__ = ("_age", "_since", "others")
+
+    def __init__(self) -> None:
+        self._age = 0
+        # The age at which each answer was first seen, in their order.
+        self._since: list[int] = []
+        # Changes whose outcome is that of this one.
+        self.others: list[PendingChange] = []
+
+    def split(self, answers: list[Callback] | None, age_max: int) -> tuple[list[Callback], list[Callback] | None]:
+        """Older by one: the answers that have waited too long, and the others."""
+        if answers is None:
+            self._since = []
+            return [], None
+        self._age += 1
+        self._since += [self._age] * (len(answers) - len(self._since))
+        late = bisect_right(self._since, self._age - age_max)
+        del self._since[:late]
+        return answers[:late], answers[late:]
 
 
 def settled(topic_id: int, result: Any = None) -> PendingChange:
@@ -116,6 +186,24 @@ def settled(topic_id: int, result: Any = None) -> PendingChange:
     change.result = result
     change.finish()
     return change
+
+
+def failed(topic_id: int, error: TopicsError) -> PendingChange:
+    """In place of a change that is not done yet: all that its caller gets to know."""
+    change = PendingChange(None, topic_id, gated=False)
+    change.finish(error)
+    return change
+
+
+def not_replicated(*, written: bool = True) -> NotReplicated:
+    if written:
+        message = (
+            "the bucket has not taken the write in time: it is in the log of this server, and becomes visible when it "
+            "is in the bucket; a retry with the same idempotency key waits for it"
+        )
+    else:
+        message = "the bucket is away, and earlier writes wait for it; nothing was written"
+    return NotReplicated(message, retry_after_ms=RETRY_AFTER_MS, written=written)
 
 
 class Busy(Exception):

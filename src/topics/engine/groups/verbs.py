@@ -26,6 +26,7 @@ from topics.engine.log.seq_ranges import SeqRange
 from topics.engine.log.topic import Topic
 from topics.model.clock import Clock
 from topics.model.errors import DamagedData, InvalidRequest, Throttled, TopicNotFound
+from topics.model.requests.config import GATED
 from topics.model.requests.groups import (
     LATEST,
     ConsumeStart,
@@ -194,7 +195,7 @@ class Consuming:
         self._commit_log.check_writable()
         self._refuse_another_group(topic, group_id)
         op = GroupPlaced(topic.id, group_id, topic.head_seq + 1)
-        return self._stage(topic, op, gated=topic.config.durability == "fsync")
+        return self._stage(topic, op, gated=topic.config.durability in GATED)
 
     def look(self, topic: Topic, group_id: str | None, start_seq: int, limit: int, bytes_max: int) -> Portion:
         """The next records for a consumer of this group, or, without a group, those from `start_seq` on.
@@ -278,7 +279,7 @@ class Consuming:
                 max=ACKED_AHEAD_MAX,
             )
         op = GroupAcked(topic.id, group_id, [seqs])
-        change = self._stage(topic, op, gated=topic.config.durability == "fsync")
+        change = self._stage(topic, op, gated=topic.config.durability in GATED)
         change.then(lambda done: setattr(done, "result", self._acked(topic, group_id, seqs.to_seq)))
         return change
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from topics.engine.opening.composition import OPS, new_state
 from topics.engine.opening.repair import apply_what_fits
 from topics.engine.opening.restore import restore
@@ -26,7 +28,7 @@ class Inspection:
             self.state = new_state(Settings(), self.packs)
             self.snapshots = Snapshots(disk, directory.snapshots_path)
             snapshot = self.snapshots.load_newest(repair=repair, thorough=thorough)
-            at_once(restore(self.state, snapshot))
+            carried = at_once(restore(self.state, snapshot))
             live = (block.extent for topic in self.state.by_id.values() for block in topic.blocks)
             self.packs.adopt((extent for extent in live if extent is not None), keep=self.snapshots.kept_packs)
             self.log = LogView(
@@ -39,7 +41,7 @@ class Inspection:
             )
             # Ops that a repair has to give up.
             self.given_up: list[str] = []
-            for position, body in self.log:
+            for position, body in chain(carried, self.log):
                 op = OPS.decode(body)
                 if repair:
                     self.given_up += apply_what_fits(self.state, op, position)

@@ -16,6 +16,7 @@ from topics.engine.core.checkpoints.checkpoint_room import CheckpointRoom
 from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import MultiAppend
+from topics.engine.core.op_table import Op
 from topics.engine.core.ops import Resumed
 from topics.engine.core.waiting.cold_reader import ColdReader
 from topics.engine.core.waiting.deadlines import Deadlines, PolledTimers, Timers
@@ -45,7 +46,7 @@ from topics.engine.webhooks.dispatcher import Dispatcher
 from topics.engine.webhooks.verbs import Webhooks
 from topics.model.clock import Clock, SystemClock
 from topics.model.errors import DataDirIncompatible, StorageError, TopicsError
-from topics.model.requests.config import Durability
+from topics.model.requests.config import GATED, Durability
 from topics.model.settings import Settings
 from topics.storage.backup import Backup
 from topics.storage.bucket.bucket import ObjectBucket
@@ -113,7 +114,7 @@ class Store:
         self.deadlines = Deadlines(self.timers)
         # The tasks of callers, and those in the background, which yield to them.
         self.runner = Runner(self.waiters, self.deadlines, wake)
-        self.background = Runner(self.waiters, self.deadlines, wake)
+        self.background = Runner(self.waiters, self.deadlines, wake, patient=True)
         self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
         self._repair = repair
         # The bucket that the log goes to, if there is one, and the way there.
@@ -177,7 +178,7 @@ class Store:
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
         self.state = new_state(self.settings, self.packs)
         snapshot = yield from self.snapshots.loading(repair=self._repair, thorough=self._repair)
-        yield from restore(self.state, snapshot)
+        carried = yield from restore(self.state, snapshot)
         self.progress = SNAPSHOT_SHARE
         live = (block.extent for topic in self.state.by_id.values() for block in topic.blocks)
         yield from self.packs.adopting(
@@ -194,7 +195,8 @@ class Store:
             repair=self._repair,
             split=blob_start,
         )
-        yield from self._fold(replay, synced_to)
+        yield from self._fold(carried, replay, synced_to)
+        self._check_classes()
         if self._repair:
             self.given_up += gap_lines(replay.repaired)
             self.given_up += drop_damaged(self.state, self.packs)
@@ -202,22 +204,24 @@ class Store:
         not_all_here = bool(replay.repaired or previous.copied_ms)
         if previous.copied_ms:
             lost = estimates.since_copy(previous.copied_ms, self._clock.now_ms())
-            yield from self._skip_what_may_have_been_seen(frozenset(), lost, self._seqs_since(previous.copied_ms))
+            # No reader has seen a `replicated` record that is not in the bucket.
+            whole_topics: frozenset[Durability] = frozenset(("replicated",) if joined and joined.restored else ())
+            yield from self._skip_what_may_have_been_seen(whole_topics, lost, self._seqs_since(previous.copied_ms))
         elif replay.repaired:
             yield from self._skip_what_may_have_been_seen(frozenset(), estimates.in_gaps(self.state, replay.repaired))
         elif not previous.clean_stop and directory.same_boot:
-            whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync"))
+            whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync", "replicated"))
             yield from self._skip_what_may_have_been_seen(whole_log, estimates.nothing)
         elif not previous.clean_stop:
             lost = estimates.since_sync(self._synced_heads)
-            yield from self._skip_what_may_have_been_seen(frozenset(("fsync",)), lost)
+            yield from self._skip_what_may_have_been_seen(GATED, lost)
         # Parts that a stage of the original got after the copy are missing here, and a commit would not notice.
         whole = not self.given_up and not previous.copied_ms and (previous.clean_stop or directory.same_boot)
         fences_ahead = max(SEQ_CHUNK, self._seqs_since(previous.copied_ms)) if not_all_here else 0
         self.transactions.recovered(whole=whole, fences_ahead=fences_ahead)
         if not_all_here:
             yield from self._wait_synced()
-        if joined is not None and joined.restored is not None:
+        if joined is not None and (joined.restored is not None or self._replicated()):
             yield from self._wait_shipped()
         # Only now: a start after a crash before this line must skip again.
         yield from in_thread(directory.mark_open)
@@ -245,8 +249,33 @@ class Store:
         )
         return joined
 
-    def _fold(self, replay: Replay, synced_to: int) -> Steps[None]:
+    def _replicated(self) -> list[str]:
+        """The topics whose records must be in the bucket before any reader sees them."""
+        return [topic.name for topic in self.state.by_id.values() if topic.config.durability == "replicated"]
+
+    def _check_classes(self) -> None:
+        if self._has_bucket or self._repair:
+            return
+        names = self._replicated()
+        if names:
+            raise DataDirIncompatible(
+                f"{len(names)} topics in {self._directory.path} have durability replicated ({names[0]}), which needs a "
+                "bucket: set TOPICS_BUCKET, for a copy of another server to a prefix of its own; "
+                "file:///an/empty/directory will do",
+                directory=self._directory.path,
+                setting="bucket",
+            )
+
+    def _apply_what_fits(self, op: Op, position: int) -> None:
+        self.given_up += apply_what_fits(self.state, op, position)
+
+    def _fold(self, carried: list[tuple[int, bytes]], replay: Replay, synced_to: int) -> Steps[None]:
+        """First the ops that the snapshot carries, then those of the log."""
         state = self.state
+        apply = self._apply_what_fits if self._repair else state.apply
+        for position, body in carried:
+            apply(state.ops.decode(body), position)
+            yield
         for frames in replay.windows():
             for position, op in ops_of(state, frames or [], synced_to, join=not self._repair):
                 if position > synced_to and self._synced_heads is None:
@@ -254,10 +283,7 @@ class Store:
                 if isinstance(op, Appended) and op.batch.tags is not None:
                     yield from indexing_tags(op.batch)
                     yield
-                if self._repair:
-                    self.given_up += apply_what_fits(state, op, position)
-                else:
-                    state.apply(op, position)
+                apply(op, position)
                 yield
             self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
             yield
@@ -336,6 +362,7 @@ class Store:
             now_ms=self._clock.now_ms,
             made_by="topics",
         )
+        self.commit_log.bucket = self.shipping
         self.shipping.start()
 
     def _exists(self, topic: Topic) -> bool:
@@ -354,15 +381,15 @@ class Store:
         """Continue above every seq that a reader may have seen and the log no longer has; `lost` of them were records.
 
         `whole` are the durability classes of which the log has everything: all classes in the log after a kill of the
-        process, only `fsync` after a power failure, none after a repair of the log or in a copy whose original
-        continued.
+        process, `fsync` and `replicated` after a power failure, `replicated` if another machine is lost and its log was
+        restored from the bucket, none after a repair of the log or in a copy whose original continued.
         Without a note in the log the same seqs would be assigned again: then the start fails.
         """
         failures: list[TopicsError] = []
         for topic in list(self.state.by_id.values()):
             if topic.config.durability not in whole and topic.counted:
-                # An `fsync` topic reserves nothing: here it is as far ahead as any other would be.
-                ahead = max(seqs_min, SEQ_CHUNK if topic.config.durable else 0)
+                # Such a topic reserves nothing: here it is as far ahead as any other would be.
+                ahead = max(seqs_min, SEQ_CHUNK if topic.config.durability in GATED else 0)
                 seen = max(topic.ceiling, topic.head_seq + ahead)
                 op = Resumed(topic.id, seen, seen + topic.chunk, min(lost(topic), seen - topic.head_seq))
                 change = self.commit_log.submit(op, op.encode(), gated=False, urgent=True)
@@ -383,13 +410,19 @@ class Store:
             yield
 
     def _wait_shipped(self) -> Steps[None]:
-        """Which seqs are skipped must be in the bucket before any is assigned: the next restore must know."""
+        """The log must be in the bucket before anything else happens.
+
+        Which seqs are skipped must be there before any is assigned: the next restore must know. And so must be what
+        readers of `replicated` topics see. A copy with a gap goes on from a snapshot.
+        """
         shipping = self.shipping
         assert shipping is not None
-        while shipping.whole and shipping.shipped_to < self.wal.written_to:
-            shipping.poll()
+        while shipping.shipped_to < self.wal.written_to and (shipping.whole or self._replicated()):
+            self.settle()
             if shipping.fenced is not None:
                 raise shipping.fenced
+            if not shipping.whole and not self.snapshots.newest_position:
+                self._step_checkpoint()
             time.sleep(PAUSE_S)
             yield
 
@@ -508,15 +541,19 @@ class Store:
     def step(self) -> bool:
         """A short slice of housekeeping; returns whether to continue at once."""
         more = self.transactions.keep_house()
+        if self._checkpoint is None and not self._checkpointer.due():
+            return more
+        return self._step_checkpoint() or more
+
+    def _step_checkpoint(self) -> bool:
+        """A step of the running checkpoint, or of a new one."""
         if self._checkpoint is None:
-            if not self._checkpointer.due():
-                return more
             self._checkpoint = self._checkpointer.steps()
         try:
-            return next(self._checkpoint) or more
+            return next(self._checkpoint)
         except StopIteration:
             self._checkpoint = None
-            return more
+            return False
 
     def compact(self, done: Callable[[bool], None]) -> None:
         """Free soon what is dead on disk; `done` is called with whether it succeeded."""

@@ -8,7 +8,7 @@ import msgspec
 
 from topics.engine.core.pending import PendingChange
 from topics.engine.queues.due import NO_STREAM
-from topics.engine.queues.queue import Taken, TakenRun
+from topics.engine.queues.queue import Queue, Taken, TakenRun
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.records import UNSET
 
@@ -47,6 +47,11 @@ class Grant:
         self.seqs: list[int] = []
         self.jobs: list[bytes] = []
         self.change: PendingChange | None = None
+
+    def tell_what_is_left(self, queue: Queue, claim: Claim) -> None:
+        self.more = len(self.seqs) < claim.wanted and queue.ready > 0
+        if self.more and queue.limits is not None:
+            self.limited_by = queue.limits.limited_by
 
 
 def bytes_for(claims: list[Claim]) -> int:

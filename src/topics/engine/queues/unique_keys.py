@@ -13,6 +13,7 @@ from topics.engine.core.pending import PendingChange, settled
 from topics.engine.queues.part import queue_of
 from topics.engine.queues.results.group_admission import GroupAdmission
 from topics.model.requests.batch import NO_KEY, Batch, Draft, unique_column, unique_keys
+from topics.model.requests.config import GATED
 from topics.model.requests.records import AppendRequest, RecordRequest
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Uniqueness:
             op = KeyNoted(topic.id, now_ms, key, seqs)
             durability = topic.config.durability
             journaled = durability != "ephemeral"
-            change = self._commit_log.submit(op, op.encode(), gated=durability == "fsync", journaled=journaled)
+            change = self._commit_log.submit(op, op.encode(), gated=durability in GATED, journaled=journaled)
         else:
             change = settled(topic.id)
         change.result = seqs

@@ -39,7 +39,7 @@ from topics.engine.queues.results.endings import NO_RESULTS, Endings, progress_i
 from topics.engine.queues.results.ops import Ended, Progressed
 from topics.model.clock import shown_ms
 from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicFull, TopicNotFound, TopicsError
-from topics.model.requests.config import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN
+from topics.model.requests.config import DELAY_MS_MAX, GATED, LEASE_MS_MAX, LEASE_MS_MIN
 from topics.model.requests.records import (
     UNSET,
     AckRequest,
@@ -206,7 +206,7 @@ class Queues:
             queue.hand_out_run(leased, claim.node, deadline, 0, now)
         if limits is not None:
             limits.spend(count, room, now)
-            self._tell_what_is_left(queue, claim, grant)
+            grant.tell_what_is_left(queue, claim)
         return grant
 
     def serve(self, topic: Topic, queue: Queue, claims: list[Claim], now: int) -> list[Grant]:
@@ -229,17 +229,12 @@ class Queues:
         for claim, grant, share in zip(claims, grants, deal(taken, claims), strict=True):
             if share:
                 grant.change = self._lease(topic, queue, claim, share, grant, now)
-            self._tell_what_is_left(queue, claim, grant)
+            grant.tell_what_is_left(queue, claim)
         if doomed:
             self.bury(topic, doomed)
             if len(doomed) >= DOOMED_PER_TAKE_MAX:
                 self._waiters.moved(topic)
         return grants
-
-    def _tell_what_is_left(self, queue: Queue, claim: Claim, grant: Grant) -> None:
-        grant.more = len(grant.seqs) < claim.wanted and queue.ready > 0
-        if grant.more and queue.limits is not None:
-            grant.limited_by = queue.limits.limited_by
 
     def _lease(
         self, topic: Topic, queue: Queue, claim: Claim, share: list[Taken], grant: Grant, now: int
@@ -301,14 +296,14 @@ class Queues:
         body = op.encode() if journaled else b""
         urgent = isinstance(op, Released)
         op = op._replace(ahead=True)
-        return self._commit_log.submit(op, body, gated=durability == "fsync", urgent=urgent, journaled=journaled)
+        return self._commit_log.submit(op, body, gated=durability in GATED, urgent=urgent, journaled=journaled)
 
     # --- ack, nack, extend ---
 
     def ack(self, name: str, request: AckRequest) -> PendingChange:
         """Complete jobs: their records die, as durably as the topic is. `result` is a Held."""
         self.check_seqs(request)
-        results = NO_RESULTS
+        results: Mapping[int, bytes] = NO_RESULTS
         if request.result is not UNSET or request.results is not None:
             results = results_in(request)
         topic, queue, now = self.find(name)
@@ -562,7 +557,7 @@ class Queues:
         op = moving.move(source, runs, records, room, now if room.topic is None else room.topic.now(now), dead=dead)
         self._commit_log.date(op.appended.batch)
         body = moving.encode_move(op, source, room.config)
-        gated = "fsync" in (durability, room.config.durability)
+        gated = not GATED.isdisjoint((durability, room.config.durability))
         if not ended:
             return self._commit_log.submit(op, body, gated=gated, urgent=True, journaled=bool(body))
         wrapped = Ended(EndState.DEAD, ended, op)
@@ -579,7 +574,7 @@ class Queues:
             return settled(topic.id)
         self._commit_log.check_writable()
         op = Paused(topic.id, paused)
-        change = self._commit_log.submit(op, op.encode(), gated=topic.config.durability == "fsync")
+        change = self._commit_log.submit(op, op.encode(), gated=topic.config.durability in GATED)
         change.then(lambda _: self._waiters.moved(topic))
         return change
 

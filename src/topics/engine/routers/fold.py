@@ -332,5 +332,6 @@ ROUTER_OPS: Final[tuple[OpKind[Any], ...]] = (
         adds=_copies,
         carries_floor=True,
         derives=True,
+        written_out=Forwarded.encode_with_copies,
     ),
 )

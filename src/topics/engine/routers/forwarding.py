@@ -29,6 +29,7 @@ from topics.engine.routers.router import HOPS_MAX, Hops, Router
 from topics.model.clock import Clock
 from topics.model.errors import Throttled, TopicsError
 from topics.model.requests.batch import Batch
+from topics.model.requests.config import GATED
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -314,7 +315,7 @@ class Forwarder:
 
     def _stage(self, router: Router, op: Forwarded, hops: int) -> None:
         dest, batch = router.dest, op.batch
-        gated = dest.config.durability == "fsync" and bool(batch.count or op.lost)
+        gated = dest.config.durability in GATED and bool(batch.count or op.lost)
         change = self._commit_log.submit(op, op.encode(), gated=gated)
         change.first_seq, change.count = batch.first_seq, batch.count
         router.inflight = change

@@ -113,7 +113,14 @@ class Forwarded:
         return Appended(self.topic_id, self.floor, b"", self.batch)
 
     def encode(self) -> bytes:
-        batch, flags, runs = self.batch, self.flags, self.runs
+        return self._encode(self.flags)
+
+    def encode_with_copies(self) -> bytes:
+        """With the copies, so that its fold does not need the source as it was."""
+        return self._encode(self.flags | FULL if self.batch.count and not self.flags & VOLATILE else self.flags)
+
+    def _encode(self, flags: int) -> bytes:
+        batch, runs = self.batch, self.runs
         tail = b""
         if batch.count == self.to_seq - self.from_seq:
             flags, runs = flags | ALL, []

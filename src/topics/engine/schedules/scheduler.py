@@ -27,6 +27,7 @@ from topics.engine.schedules.ops import ScheduledRun, ScheduleRan
 from topics.engine.schedules.schedule import Due, Schedule
 from topics.model.errors import Internal, TopicFull, TopicNotFound, TopicsError
 from topics.model.requests.batch import render
+from topics.model.requests.config import GATED
 from topics.model.requests.records import AppendRequest, RecordRequest
 from topics.model.schedules.schedule_config import META_BYTES_MAX
 
@@ -203,7 +204,7 @@ class Scheduler:
             body = op.head()
         else:
             body = op.encode()
-        change = engine.commit_log.submit(op, body, gated=durability == "fsync")
+        change = engine.commit_log.submit(op, body, gated=durability in GATED)
         if appended is not None:
             change.first_seq, change.count = appended.batch.first_seq, appended.batch.count
         schedules = [schedule for schedule, _ in runs]

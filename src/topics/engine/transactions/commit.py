@@ -154,6 +154,7 @@ class Commit:
             yield from self._pause()
         for target in self._targets:
             while target.held.pending_seqs or engine.in_flight.with_what(("topic", target.name)) is not None:
+                self._commit_log.check_bucket()
                 yield from self._until_synced()
         for target in self._targets:
             target.number(self._clock.now_ms())
@@ -173,7 +174,10 @@ class Commit:
             yield from self._pause()
         yield from self._writable()
         op = TxnCommitted(self._app_id, self._app, self._version, self._clock.now_ms(), moves, self._named)
-        self._commit_log.submit(op, op.encode(), gated=True).then(self._published)
+        change = self._commit_log.submit(op, op.encode(), gated=True)
+        change.then(self._published)
+        change.decides(self._outcome)
+        change.decides(self._hold)
 
     def _pause(self) -> Steps[None]:
         """Let others have their turn if a slice of work is done."""
@@ -216,7 +220,12 @@ class Commit:
                     raise TopicNotFound(target.name)
                 created = engine.create_for_write(target.name)
             except Busy as busy:
-                yield busy.change
+                # Writers of all its topics wait for this commit: it gives up if it waits for the bucket too long.
+                self._commit_log.check_bucket()
+                if self._commit_log.bucket is None:
+                    yield busy.change
+                else:
+                    yield from self._runner.pause(LOOK_AGAIN_MS)
                 continue
             yield created
             if created.error is not None:

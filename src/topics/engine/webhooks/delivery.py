@@ -11,6 +11,7 @@ it repeats the record, and loses none.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -28,6 +29,7 @@ from topics.engine.webhooks.window import OpenRecord, Window
 from topics.model.cloudevents.events_out import StoredRecord, meta_fields
 from topics.model.errors import TopicNotFound, TopicsError
 from topics.model.requests.batch import render
+from topics.model.requests.config import GATED
 from topics.model.requests.nesting import decode_deep
 from topics.model.requests.records import AppendRequest, RecordRequest
 
@@ -237,9 +239,8 @@ class Delivery:
                 self._looked_to = max(self._looked_to, gap.gap_to)
                 continue
             limit = min(LOOK_MAX, WINDOW_MAX - len(window))
-            found, looked_to = yield from attempt(
-                lambda limit=limit: seqs_after(topic, self._looked_to, tag, limit, self._engine.state.cold.load)
-            )
+            looking = partial(seqs_after, topic, self._looked_to, tag, limit, self._engine.state.cold.load)
+            found, looked_to = yield from attempt(looking)
             same = topic.epoch == self.webhook.epoch
             for seq, found_tag in found:
                 if not same or not self.webhook.is_done(seq):
@@ -406,7 +407,7 @@ class Delivery:
             assert op.appended is not None
             engine.commit_log.note_head(op.appended)
         body = op.head() if durability == "ephemeral" else op.encode()
-        return engine.commit_log.submit(op, body, gated=durability == "fsync")
+        return engine.commit_log.submit(op, body, gated=durability in GATED)
 
     def _advanced(self, topic: Topic, outcomes: Outcomes, dead: int) -> WebhookAdvanced:
         dying = {entry.seq for entry, _ in outcomes.dying}

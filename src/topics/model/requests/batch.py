@@ -21,15 +21,20 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
-from topics.model.names import check_topic_name
 from topics.model.requests.config import DELAY_MS_MAX, U64_MAX
 from topics.model.requests.mistakes import lone_surrogate
-from topics.model.requests.records import AppendRequest, JobGroupRequest, RecordRequest, check_u64
+from topics.model.requests.records import (
+    AppendRequest,
+    GroupColumn,
+    RecordRequest,
+    check_group,
+    check_u64,
+    group_column,
+)
 
 META_KEYS_MAX = 64
 KEY_CHARS_MAX = 256
 JOB_PRIORITY_MAX = 9
-JOB_GROUP_SIZE_MAX = 1_000_000
 # Metas that are checked at once; a short one takes as long as this many bytes of a long one.
 METAS_BYTES_PER_STEP, META_BYTES_EXTRA = 128 * 1024, 256
 # Records that are drafted at once; a batch of so few is drafted when it is rendered.
@@ -74,13 +79,6 @@ class BatchLimits(Protocol):
     def max_tag_bytes(self) -> int: ...
     @property
     def max_node_bytes(self) -> int: ...
-
-
-class GroupColumn(NamedTuple):
-    """The job groups of a batch, and for each of its jobs the number of its group among them, from 1 on; 0: none."""
-
-    groups: list[JobGroupRequest]
-    numbers: array[int]
 
 
 class JobColumns(NamedTuple):
@@ -254,20 +252,12 @@ def _check_columns(record: RecordRequest, index: int, limits: BatchLimits, *, me
         field = f"records[{index}].job_priority"
         raise InvalidRequest(f"{field} must be 0 to {JOB_PRIORITY_MAX}, not {record.job_priority}", field=field)
     if record.group is not None:
-        _check_group(record.group, f"records[{index}].group")
+        check_group(record.group, f"records[{index}].group")
     if record.delay_ms > U64_MAX:
         check_u64(record.delay_ms, f"records[{index}].delay_ms")
     if record.meta is UNSET:
         return 0
     return len(record.meta) if metas_checked else _check_meta(record, record.meta, index, limits)
-
-
-def _check_group(group: JobGroupRequest, field: str) -> None:
-    check_topic_name(group.name, f"{field}.name")
-    check_topic_name(group.notify, f"{field}.notify")
-    if not 1 <= group.size <= JOB_GROUP_SIZE_MAX:
-        field = f"{field}.size"
-        raise InvalidRequest(f"{field} must be 1 to {JOB_GROUP_SIZE_MAX}, not {group.size}", field=field)
 
 
 def checking_metas(records: Sequence[RecordRequest], limits: BatchLimits) -> Generator[None, None, None]:
@@ -575,7 +565,7 @@ def _job_columns(records: Sequence[RecordRequest], unique: bytes | None, ts: int
     delays = [record.delay_ms for record in records]
     keys = [record.unique_key for record in records]
     priorities = bytes([record.job_priority for record in records])
-    groups = _group_column([record.group for record in records])
+    groups = group_column([record.group for record in records])
     if not any(priorities):
         priorities = b""
         if not any(delays) and keys.count(None) == len(keys) and groups is None:
@@ -583,14 +573,6 @@ def _job_columns(records: Sequence[RecordRequest], unique: bytes | None, ts: int
     if max(delays) > DELAY_MS_MAX:
         delays = [min(DELAY_MS_MAX, delay_ms) for delay_ms in delays]
     return JobColumns(array("I", delays), unique if unique is not None else unique_column(keys), ts, priorities, groups)
-
-
-def _group_column(given: list[JobGroupRequest | None]) -> GroupColumn | None:
-    if given.count(None) == len(given):
-        return None
-    numbers: dict[JobGroupRequest, int] = {}
-    column = array("I", [0 if group is None else numbers.setdefault(group, len(numbers) + 1) for group in given])
-    return GroupColumn(list(numbers), column)
 
 
 def unique_column(keys: Iterable[str | None]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -30,7 +30,9 @@ RateLimit = Annotated[float, Meta(ge=RATE_MIN, le=RATE_MAX)]
 LimitName = Literal["max_in_flight", "max_in_flight_per_tag", "rate_per_s", "rate_per_s_per_tag"]
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
-Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+Durability = Literal["ephemeral", "memory", "disk", "fsync", "replicated"]
+# Neither shown nor acknowledged before they are as durable as promised: on this disk, in the bucket.
+GATED: Final[frozenset[Durability]] = frozenset(("fsync", "replicated"))
 
 
 class RetryBackoff(msgspec.Struct, frozen=True):
@@ -88,7 +90,7 @@ class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dead_letter: str | None = None
     leases_durable: bool | None = False
     retry_backoff: BackoffRequest | None = None
-    keep_results_ms: U64 = 0
+    keep_results_ms: Annotated[U64 | UnsetType, Meta(description="Absent: 0, no results are kept.")] = UNSET
     max_in_flight: Annotated[JobsLimit | None, Meta(description="The most jobs that are leased at once.")] = None
     max_in_flight_per_tag: Annotated[JobsLimit | None, Meta(description="The same for the jobs of each tag.")] = None
     rate_per_s: Annotated[RateLimit | None, Meta(description="The most jobs that are claimed per second.")] = None
@@ -212,7 +214,7 @@ def resolve(request: ConfigRequest, topic: str, current: TopicConfig | None = No
         dead_letter=request.dead_letter,
         leases_durable=bool(request.leases_durable),
         retry_backoff=UNSET if request.retry_backoff is None else _clamped(request.retry_backoff),
-        keep_results_ms=min(KEEP_RESULTS_MS_MAX, request.keep_results_ms) or UNSET,
+        keep_results_ms=min(KEEP_RESULTS_MS_MAX, request.keep_results_ms or 0) or UNSET,
         max_in_flight=_or_unset(request.max_in_flight),
         max_in_flight_per_tag=_or_unset(request.max_in_flight_per_tag),
         rate_per_s=_or_unset(request.rate_per_s),

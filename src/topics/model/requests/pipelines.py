@@ -192,6 +192,17 @@ class PipelineRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
         delays = [source.watermark.delay for source in self.sources.values() if source.watermark is not None]
         return [each for each in (self.state_retention, *named, *delays) if isinstance(each, str)]
 
+    def ends(self) -> list[tuple[str, str]]:
+        """The topics that it names, with the field of each. A pattern may match any topic: the empty prefix."""
+        ends = [
+            (name, f"sources.{view}")
+            for view, source in self.sources.items()
+            for name in ([""] if source.pattern is not None else source.names())
+        ]
+        if self.sink is not None and self.sink.topic is not None:
+            ends.append((self.sink.topic, "sink.topic"))
+        return ends + self.rejects()
+
     def rejects(self) -> list[tuple[str, str]]:
         """The topics for what is not accepted, each with the field that names it."""
         found = [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from topics.model.errors import InvalidRequest
+from topics.model.names import check_topic_name
 from topics.model.requests.config import U64, U64_MAX, ConfigRequest
 from topics.model.requests.mistakes import BODY, lone_surrogate, mistake, nested_too_deeply, not_json
 from topics.model.requests.nesting import TooDeep, decode_limited
@@ -16,6 +18,7 @@ from topics.model.requests.nesting import TooDeep, decode_limited
 W = TypeVar("W")
 
 DIFF_LIMIT_DEFAULT = 256
+JOB_GROUP_SIZE_MAX = 1_000_000
 NODES_MAX = 64
 DIFF_BYTES_DEFAULT = 1024 * 1024
 
@@ -32,6 +35,13 @@ class JobGroupRequest(msgspec.Struct, gc=False, frozen=True, forbid_unknown_fiel
     name: str
     size: JobGroupSize
     notify: str
+
+
+class GroupColumn(NamedTuple):
+    """The job groups of a batch, and for each of its jobs the number of its group among them, from 1 on; 0: none."""
+
+    groups: list[JobGroupRequest]
+    numbers: array[int]
 
 
 class RecordRequest(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -172,6 +182,22 @@ def _utf8(text: str, field: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise lone_surrogate(field, field) from None
+
+
+def check_group(group: JobGroupRequest, field: str) -> None:
+    check_topic_name(group.name, f"{field}.name")
+    check_topic_name(group.notify, f"{field}.notify")
+    if not 1 <= group.size <= JOB_GROUP_SIZE_MAX:
+        field = f"{field}.size"
+        raise InvalidRequest(f"{field} must be 1 to {JOB_GROUP_SIZE_MAX}, not {group.size}", field=field)
+
+
+def group_column(given: list[JobGroupRequest | None]) -> GroupColumn | None:
+    if given.count(None) == len(given):
+        return None
+    numbers: dict[JobGroupRequest, int] = {}
+    column = array("I", [0 if group is None else numbers.setdefault(group, len(numbers) + 1) for group in given])
+    return GroupColumn(list(numbers), column)
 
 
 def check_u64(value: int, field: str) -> int:

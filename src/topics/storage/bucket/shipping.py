@@ -6,6 +6,9 @@
 Only synced bytes are shipped, so the bucket never has what the directory may lose. They are read from the log files,
 which therefore wait on disk while the bucket is away: up to `backlog_bytes_max`, then the copy gets a gap and goes on
 from the next snapshot. The thread makes calls that release the interpreter lock, and hardly anything else.
+
+A piece goes when its oldest byte has waited for `piece_ms`. While a `replicated` write waits (`want`), it goes at once,
+unless the piece before it is younger than that: many writers share one.
 """
 
 from __future__ import annotations
@@ -105,12 +108,14 @@ class Shipping:
         self._now_ms = now_ms
         self._made_by = made_by
         self._clock = clock
-        self._keeping = Keeping(bucket, pace.keep_ms, self._renew)
+        self._keeping = Keeping(bucket, pace.keep_ms, self._go_on)
         self.term = joined.term
 
         # the owner's
         self._offered_to = joined.position
-        self._wanted_s = 0.0
+        self._sync_wanted_s = 0.0
+        # Changes up to here wait until they are in the bucket.
+        self._wanted_to = 0
         self._pin: Pin | None = None
         # An older snapshot is in the bucket, or the log leads there without it.
         self._pinned_position = snapshots.newest_position
@@ -131,6 +136,7 @@ class Shipping:
         self._cutting_since_s: float | None = None
         # the thread's
         self._slot = 0
+        self._cut_s = 0.0
         self._piece: tuple[LogPiece, bytes] | None = None
         # the newest slots: which of them holds a position, a snapshot must know
         self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)
@@ -179,6 +185,10 @@ class Shipping:
         self._give_up_snapshot()
         self._poll_snapshot()
 
+    def want(self, position: int) -> None:
+        """A change that ends at `position` waits until it is in the bucket; its sync is under way."""
+        self._wanted_to = position
+
     @property
     def status(self) -> Status:
         state: State = "ok" if self.away_since_s is None else "away"
@@ -196,8 +206,8 @@ class Shipping:
     def _want_sync(self) -> None:
         """Bytes that nobody waits for are synced, and so shipped, in time."""
         wal, now_s = self._wal, self._clock()
-        if wal.written_to > wal.synced_to and 1000 * (now_s - self._wanted_s) >= self._pace.piece_ms:
-            self._wanted_s = now_s
+        if wal.written_to > wal.synced_to and 1000 * (now_s - self._sync_wanted_s) >= self._pace.piece_ms:
+            self._sync_wanted_s = now_s
             self._syncer.want_sync(wal.written_to)
 
     def _offer(self, spans: list[LogSpan]) -> None:
@@ -314,13 +324,21 @@ class Shipping:
                 if self._piece is not None or self._snapshot_is_due():
                     return True
                 if self._spans:
-                    full = self._spans_bytes >= self._pace.piece_bytes
-                    due_s = now_s if full or self._stopping else self._spans[0].since_s + self._pace.piece_ms / 1000
+                    due_s = self._piece_due_s(now_s)
                 elif self._stopping:
                     return False
                 if due_s <= now_s:
                     return not self._is_over()
                 self._changed.wait(min(due_s, self._renew_at_s) - now_s)
+
+    def _piece_due_s(self, now_s: float) -> float:
+        """When the next piece is to be cut; there is something to cut."""
+        if self._spans_bytes >= self._pace.piece_bytes or self._stopping:
+            return now_s
+        since_s = self._spans[0].since_s
+        if self._wanted_to > self.shipped_to:
+            since_s = min(since_s, self._cut_s)
+        return since_s + self._pace.piece_ms / 1000
 
     def _is_over(self) -> bool:
         return self._stopping and self._clock() >= self._stop_at_s
@@ -352,6 +370,7 @@ class Shipping:
             if not self._spans:
                 return None
             first, self._cutting_since_s = self._spans.popleft()
+            self._cut_s = self._clock()
             end = first.to_position
             while (
                 self._spans
@@ -425,6 +444,10 @@ class Shipping:
         )
         self._bucket.create(manifest.key, encode_manifest(manifest))
         if ends_gap:
+            # Another server that took over meanwhile may not have seen the manifest: one more slot of this term proves
+            # that whoever takes over does, and only then may a change that waits for the bucket be acknowledged.
+            self._piece = self._new_piece(pin.position, pin.position, 0), b""
+            self._ship_piece()
             # Only now does the bucket lead to this position, and no further: the log is sent again from here on.
             self.shipped_to = self._manifest_position = pin.position
         self._come_back()
@@ -486,6 +509,15 @@ class Shipping:
         if failures:
             raise failures[0]
         self._renew()
+
+    def _go_on(self) -> None:
+        """Between the requests of something that takes long: the lease, and a piece that is due."""
+        self._renew()
+        with self._changed:
+            now_s = self._clock()
+            due = self._piece is not None or (bool(self._spans) and self._piece_due_s(now_s) <= now_s)
+        if due:
+            self._ship_piece()
 
     def _ship_log(self, failures: list[Exception]) -> None:
         try:

@@ -79,6 +79,15 @@ class LineRecords:
             raise CommandFailed(f"{where} is not valid JSON ({error}): {shown}; --text appends it as text") from None
 
 
+Node = Annotated[str | None, typer.Option(help="The origin of the records; readers of that node do not get them.")]
+Delay = Annotated[str | None, typer.Option(help="Queue: delay before the job can be claimed.", metavar="SPAN")]
+UniqueKey = Annotated[str | None, typer.Option(help="Queue: append only if no job with this key is pending.")]
+IdempotencyKey = Annotated[
+    str | None, typer.Option(help="Append once, however often this runs within the topic's window. Not for stdin.")
+]
+Group = Annotated[str | None, typer.Option(help="Queue: the job group, with name, size and notify.", metavar="JSON")]
+
+
 @takes_patient_client
 def append(
     client: Client,
@@ -92,23 +101,13 @@ def append(
         list[str] | None, typer.Option("--file", "-f", help="Read records from this file, one per line; repeatable.")
     ] = None,
     tag: Annotated[str | None, typer.Option(help="The tag of each record.")] = None,
-    node: Annotated[
-        str | None, typer.Option(help="The origin of the records; readers of that node do not get them.")
-    ] = None,
+    node: Node = None,
     meta: Annotated[str | None, typer.Option(help="Headers for each record, a JSON object.", metavar="JSON")] = None,
-    delay: Annotated[
-        str | None, typer.Option(help="Queue: delay before the job can be claimed.", metavar="SPAN")
-    ] = None,
-    unique_key: Annotated[
-        str | None, typer.Option(help="Queue: append only if no job with this key is pending.")
-    ] = None,
+    delay: Delay = None,
+    unique_key: UniqueKey = None,
     job_priority: Annotated[int | None, typer.Option(help="Queue: higher ones come first.", min=0, max=9)] = None,
-    group: Annotated[
-        str | None, typer.Option(help="Queue: the job group, with name, size and notify.", metavar="JSON")
-    ] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Append once, however often this runs within the topic's window. Not for stdin.")
-    ] = None,
+    group: Group = None,
+    idempotency_key: IdempotencyKey = None,
     rate: Annotated[float | None, typer.Option(help="At most this many records per second.", min=0.001)] = None,
     text: Annotated[bool, typer.Option("--text", help="Treat each record as text, even if it is JSON.")] = False,
     cloudevents: Annotated[

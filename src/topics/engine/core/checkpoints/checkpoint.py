@@ -1,7 +1,8 @@
 """Checkpoints: every changed topic packed and described at one position of the log, without a pause.
 
     1 seal      full blocks that are not on disk yet go into the new pack; topics keep changing
-    2 mark      position P = the end of the written log; from now on an op after P captures its topic before changing it
+    2 mark      position P = the end of the log; from now on an op after P captures its topic before changing it;
+                so does an op from before P that waits for the bucket: the snapshot has it as it is in the log
     3 capture   all other topics, about a millisecond at a time: their tails into the pack, their images aside
     4 finish    pack and snapshot are made durable by the worker thread
     5 install   blocks get their new positions; log files and packs without use are removed; memory is freed
@@ -20,8 +21,8 @@ from typing import TypeVar
 
 from topics.engine.core.checkpoints.checkpoint_room import is_full
 from topics.engine.core.checkpoints.image import encode_topic
-from topics.engine.core.commit_log import CommitLog
-from topics.engine.core.ops import Timed
+from topics.engine.core.commit_log import Carried, CommitLog
+from topics.engine.core.ops import Timed, encode_carried
 from topics.engine.core.state import NEVER, State
 from topics.engine.log.block import Block
 from topics.engine.log.on_disk.hot_window import HotWindow
@@ -186,6 +187,7 @@ class Checkpointer:
             failure = error
         finally:
             state.capture_from = NEVER
+            self._commit_log.carried()
         if failure is not None:
             if rooms:
                 self._room.failed(is_full(failure))
@@ -309,8 +311,17 @@ class Checkpointer:
         self._state.capture = self._capture
         self._state.keep_chunk = self._chunks.append
         self._state.capture_from = position
+        carried = self._commit_log.carry(position)
         yield from self._synced(position, published=True)
+        yield from self._sliced(self._keep_carried(carried))
         return position
+
+    def _keep_carried(self, carried: list[Carried]) -> Iterator[None]:
+        """Ops that wait for the bucket, which may be away for hours: the snapshot has them as they are in the log."""
+        for position, op, body in carried:
+            written_out = self._state.ops.of(op).written_out
+            self._chunks.append(encode_carried(position, body if written_out is None else written_out(op)))
+            yield
 
     def _capture_all(self) -> Iterator[None]:
         for topic in list(self._state.by_id.values()):

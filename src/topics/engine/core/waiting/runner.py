@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from mypy_extensions import mypyc_attr
 
-from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.pending import Busy, PendingChange, not_replicated
 from topics.engine.core.waiting.deadlines import Deadline, Deadlines
 from topics.engine.log.on_disk.cold import ColdMiss, Reader
 from topics.engine.log.waiters import Waiter, Waiters
-from topics.model.errors import TopicsError
+from topics.model.errors import NotReplicated, TopicsError
 
 if TYPE_CHECKING:
     from topics.engine.log.topic import Topic
@@ -157,12 +157,21 @@ class Task(Generic[T]):
         if wait is None:
             self.resume()
         elif isinstance(wait, PendingChange):
-            wait.then(self.resume)
+            if self._runner.patient:
+                wait.then(self.resume)
+            else:
+                wait.answer(self._changed)
         elif isinstance(wait, Signal):
             self._signal = wait
             wait.wait(self)
         else:
             self._read(wait)
+
+    def _changed(self, change: PendingChange) -> None:
+        """A change that was not done in time is replaced by one with the reason."""
+        if isinstance(change.error, NotReplicated):
+            self._error = change.error
+        self.resume()
 
     def _read(self, miss: ColdMiss) -> None:
         reader = self._reader or self._runner.reader
@@ -208,7 +217,10 @@ class Task(Generic[T]):
 
 
 class Runner:
-    """Tasks that can continue, in the order in which they became ready. `wake` requests a turn from the host."""
+    """Tasks that can continue, in the order in which they became ready. `wake` requests a turn from the host.
+
+    A `patient` one is for tasks without a caller: they wait for a change for as long as it takes.
+    """
 
     def __init__(
         self,
@@ -216,7 +228,10 @@ class Runner:
         deadlines: Deadlines,
         wake: Callable[[], None],
         clock_s: Callable[[], float] = perf_counter,
+        *,
+        patient: bool = False,
     ) -> None:
+        self.patient = patient
         self.deadlines = deadlines
         self.waiters = waiters
         # Set when the store is open.
@@ -293,7 +308,15 @@ def attempt(verb: Callable[[], T]) -> Steps[T]:
             wait: Wait = busy.change
         except ColdMiss as miss:
             wait = miss
+        yield from before_verb(wait)
+
+
+def before_verb(wait: Wait) -> Steps[None]:
+    """Wait for what a verb needs to decide; it has written nothing if that is not done in time."""
+    try:
         yield wait
+    except NotReplicated:
+        raise not_replicated(written=False) from None
 
 
 def published(change: PendingChange) -> Steps[PendingChange]:

@@ -248,6 +248,7 @@ class Redriver:
 
         for one in pending:
             one.then(done)
+            one.decides(sent)
         return sent
 
     def _move(self, topic: Topic, home: str, letters: list[DeadLetter], rate: int, moved: int) -> PendingChange:

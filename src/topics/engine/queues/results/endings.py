@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
@@ -11,6 +12,7 @@ from topics.engine.queues.part import results_of
 from topics.engine.queues.results.ended import EndedJob, EndState
 from topics.engine.queues.results.ops import Ended
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from topics.model.requests.config import GATED
 from topics.model.requests.jobs import ACK_RESULTS_BYTES_MAX, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from topics.model.clock import Clock
     from topics.model.requests.records import AckRequest, ExtendRequest
 
-NO_RESULTS: Mapping[int, bytes] = {}
+NO_RESULTS: Final = MappingProxyType[int, bytes]({})
 
 
 class Endings:
@@ -47,7 +49,7 @@ class Endings:
         wrapped = Ended(state, ended, op)
         journaled = topic.lasts(op.runs[0].from_seq)
         body = wrapped.encode() if journaled else b""
-        return commit_log.submit(wrapped, body, gated=durability == "fsync", urgent=True, journaled=journaled)
+        return commit_log.submit(wrapped, body, gated=durability in GATED, urgent=True, journaled=journaled)
 
     def ended(
         self,

@@ -45,6 +45,7 @@ def _ended_published(commit_log: CommitLog, op: Ended, found: Any, change: Pendi
         move_published(commit_log, op.by, found, change)
     else:
         change.result = found
+        commit_log.left(op.by.topic_id)
 
 
 def _added_by(op: Ended) -> Iterable[Addition]:

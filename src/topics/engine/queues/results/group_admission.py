@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from topics.engine.core.in_flight import InFlight, Key
     from topics.engine.core.pending import PendingChange
     from topics.engine.log.topic import Topic
-    from topics.model.requests.batch import GroupColumn
-    from topics.model.requests.records import AppendRequest, JobGroupRequest
+    from topics.model.requests.records import AppendRequest, GroupColumn, JobGroupRequest
 
 
 class GroupAdmission:

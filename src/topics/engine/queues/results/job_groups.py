@@ -20,7 +20,8 @@ from topics.engine.queues.results.ended import EndState
 if TYPE_CHECKING:
     from topics.engine.log.block import Block
     from topics.engine.log.topic import Topic
-    from topics.model.requests.batch import Batch, GroupColumn
+    from topics.model.requests.batch import Batch
+    from topics.model.requests.records import GroupColumn
 
 # Of one queue: groups that are not notified, and notified ones that are remembered, the latest.
 OPEN_MAX = 10_000

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from topics.engine.core.waiting.runner import News, Runner, Steps, attempt
 from topics.engine.queues.due import JobPlace
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
     from topics.engine.queues.verbs import Queues
 
 WAIT_MS_MAX = 30_000
-STATES = {EndState.DONE: "done", EndState.DEAD: "dead", EndState.CANCELLED: "cancelled"}
-PLACES = {JobPlace.READY: "ready", JobPlace.LEASED: "leased", JobPlace.RESTING: "delayed"}
+STATES: Final[Mapping[EndState, str]] = {EndState.DONE: "done", EndState.DEAD: "dead", EndState.CANCELLED: "cancelled"}
+PLACES: Final[Mapping[JobPlace, str]] = {
+    JobPlace.READY: "ready",
+    JobPlace.LEASED: "leased",
+    JobPlace.RESTING: "delayed",
+}
 
 
 class JobReport(NamedTuple):

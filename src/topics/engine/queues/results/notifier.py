@@ -24,6 +24,7 @@ from topics.engine.queues.results.ended import EndState
 from topics.engine.queues.results.ops import GroupNotified
 from topics.model.errors import TopicNotFound, TopicsError
 from topics.model.requests.batch import render
+from topics.model.requests.config import GATED
 from topics.model.requests.records import AppendRequest, RecordRequest
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Notifier:
             engine.commit_log.note_head(appended)
         # Of an ephemeral queue only the record can be in the log, of a record in an ephemeral topic only the mark.
         body = (op.head() if leaves else b"") + (appended.encode() if arrives else b"")
-        gated = "fsync" in (topic.config.durability, room.config.durability)
+        gated = not GATED.isdisjoint((topic.config.durability, room.config.durability))
         change = engine.commit_log.submit(op, body, gated=gated, urgent=True, journaled=bool(body))
         change.then(lambda done: self._done(topic, results, group, done))
         engine.in_flight.hold(change, key)
