@@ -83,20 +83,6 @@ def submit(context: typer.Context, url: Url = None, key: Key = None) -> None:
     os.execve(arguments[0], [*arguments, *context.args], environ)
 
 
-@app.command("prepare")
-def prepare_start() -> None:
-    """Make Spark start sooner on this machine: an archive of its classes, about 200 MB, in ~/.cache/topics."""
-    from topics.cli.failure import CommandFailed
-    from topics.cli.output import say
-    from topics_spark import class_archive
-
-    with waiting("running a small job", "the job is done"):
-        made = class_archive.make(os.environ)
-    if made is None:
-        raise CommandFailed("this Java makes no archive of classes: use a JDK, or set JAVA_HOME to one")
-    say(f"{made}: {made.stat().st_size // 1_000_000} MB; remove it to go back")
-
-
 @app.command()
 def stop() -> None:
     """End the Spark that `topics sql` keeps for the next queries; it also ends by itself after ten idle minutes."""

@@ -10,8 +10,6 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from topics_spark import class_archive
-from topics_spark.class_archive import JAVA_OPTIONS
 from topics_spark.java import find_java
 from topics_spark.spark_home import is_own_python, unzipped_home
 
@@ -34,13 +32,11 @@ def session(
     remote: str | None = None,
     config: Mapping[str, str] | None = None,
     quick: bool = False,
-    java_options: str = "",
 ) -> SparkSession:
     """A session for `format("topics")`; the running one, if there is one.
 
     `master` defaults to SPARK_MASTER or local[*]. `remote` (SPARK_REMOTE) is that of Spark Connect instead: sc://host,
-    or local[*] for a server of its own. `quick` starts sooner and works slower. `java_options` are further ones of the
-    driver's Java.
+    or local[*] for a server of its own. `quick` starts sooner and works slower.
     """
     from pyspark.sql import SparkSession
 
@@ -54,10 +50,7 @@ def session(
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
     prepare(os.environ, master)
     builder = SparkSession.builder.appName(app_name).master(master)
-    chosen = {**settings(quick=quick), **(config or {})}
-    archive = java_options or class_archive.options_of(os.environ)
-    chosen[JAVA_OPTIONS] = f"{chosen[JAVA_OPTIONS]} {archive}".strip()
-    for name, value in chosen.items():
+    for name, value in {**settings(quick=quick), **(config or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -78,7 +71,7 @@ def settings(*, quick: bool = False) -> dict[str, str]:
     """Settings of every session, which can also be given to `spark-submit`."""
     java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {QUICK_JAVA if quick else ''}".strip()
     return {
-        JAVA_OPTIONS: java,
+        "spark.driver.extraJavaOptions": java,
         "spark.redaction.regex": REDACTED,
         "spark.sql.redaction.options.regex": REDACTED_OPTIONS,
         "spark.ui.showConsoleProgress": "false",

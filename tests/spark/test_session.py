@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from tests.serving import TOPICS, Client, ServerProcess
@@ -124,8 +125,11 @@ def test_a_shell_has_a_session_in_it_and_shows_that_it_starts(
 ) -> None:
     client.append(topic, 1, 2, 3)
     program = f'print("rows", spark.read.format("topics").option("subscribe", "{topic}").load().count())\n'
+    program += "places = spark.sparkContext.range(1).map(lambda _: __import__('pyspark').__file__).collect()\n"
+    program += "print('imported', *places)\n"
     out, err = run(server, "shell", "--master", "local[1]", "--conf", "spark.ui.enabled=false", stdin=program)
     assert "rows 3" in out.splitlines()
+    assert f"imported {pyspark.__file__}" in out.splitlines(), "not from a zip without byte code"
     assert "starting Spark" in err
     assert "Spark is ready after" in err
     assert "WARN" not in err.replace("WARNING: Using incubator modules", ""), "no warning without a remedy"

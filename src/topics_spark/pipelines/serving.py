@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from topics_spark.class_archive import JAVA_OPTIONS
 from topics_spark.commands import point_at
 from topics_spark.pipelines.assignment import RunnerConfig
 from topics_spark.pipelines.guard import SESSION_SETTINGS
@@ -29,6 +28,7 @@ JAVA: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # Checkpoints are written per batch; small ones make a short trigger possible.
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "2",
