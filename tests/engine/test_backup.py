@@ -13,7 +13,7 @@ import pytest
 
 from tests.engine.rig import Rig
 from tests.faults import FaultyDisk, Kind
-from topics.engine.opening.store import SEQS_PER_S_MAX
+from topics.engine.opening.skipping import SEQS_PER_S_MAX
 from topics.model.errors import DamagedData, InvalidRequest, ReadOnly
 from topics.storage.archive import ArchiveReader
 from topics.storage.backup import Backup

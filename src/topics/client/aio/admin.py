@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from topics.client.aio.backup import AsyncBackup
+from topics.client.aio.wire.backup import AsyncBackup
 from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.request import Request, topic_path, with_query
 from topics.client.values import Health, Readiness

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from topics.client.request import Request, topic_path, with_query
-from topics.client.sync.backup import Backup
+from topics.client.sync.wire.backup import Backup
 from topics.client.sync.wire.transport import Transport
 from topics.client.values import Health, Readiness
 

@@ -17,7 +17,6 @@ from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import MultiAppend
 from topics.engine.core.op_table import Op
-from topics.engine.core.ops import Resumed
 from topics.engine.core.waiting.cold_reader import ColdReader
 from topics.engine.core.waiting.deadlines import Deadlines, PolledTimers, Timers
 from topics.engine.core.waiting.runner import Runner
@@ -30,6 +29,7 @@ from topics.engine.opening.composition import new_state
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.opening.restore import restore
 from topics.engine.opening.single_appends import ops_of
+from topics.engine.opening.skipping import seqs_since, skip
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
 from topics.engine.queues.results.lookup import JobLookup
@@ -45,7 +45,7 @@ from topics.engine.transactions.verbs import Transactions
 from topics.engine.webhooks.dispatcher import Dispatcher
 from topics.engine.webhooks.verbs import Webhooks
 from topics.model.clock import Clock, SystemClock
-from topics.model.errors import DataDirIncompatible, StorageError, TopicsError
+from topics.model.errors import DataDirIncompatible, StorageError
 from topics.model.requests.config import GATED, Durability
 from topics.model.settings import Settings
 from topics.storage.backup import Backup
@@ -74,13 +74,8 @@ BACKGROUND_S = 0.001
 HOUSE_BUSY_MS, HOUSE_MS = 2.0, 18.0
 # How long recovery works before it yields.
 SLICE_MS = 2.0
-# Frames of topics that skip seqs after a crash; they are written and folded at once.
-SKIPPED_BYTES_PER_STEP = 4096
 # Reading the snapshot is the first tenth of a recovery's progress, replaying the log the rest.
 SNAPSHOT_SHARE = 0.1
-# More records per second than one topic can get, and how far the clocks of two machines may differ.
-SEQS_PER_S_MAX = 1 << 21
-CLOCKS_APART_S_MAX = 60
 
 
 class Store:
@@ -201,24 +196,24 @@ class Store:
             self.given_up += gap_lines(replay.repaired)
             self.given_up += drop_damaged(self.state, self.packs)
         yield from self._start(replay, joined)
-        not_all_here = bool(replay.repaired or previous.copied_ms)
-        if previous.copied_ms:
-            lost = estimates.since_copy(previous.copied_ms, self._clock.now_ms())
+        copied_ms = previous.copied_ms
+        not_all_here = bool(replay.repaired or copied_ms)
+        seqs_min = seqs_since(copied_ms, self._clock.now_ms()) if copied_ms else 0
+        if copied_ms:
+            lost = estimates.since_copy(copied_ms, self._clock.now_ms())
             # No reader has seen a `replicated` record that is not in the bucket.
             whole_topics: frozenset[Durability] = frozenset(("replicated",) if joined and joined.restored else ())
-            yield from self._skip_what_may_have_been_seen(whole_topics, lost, self._seqs_since(previous.copied_ms))
+            yield from self._skip(whole_topics, lost, seqs_min)
         elif replay.repaired:
-            yield from self._skip_what_may_have_been_seen(frozenset(), estimates.in_gaps(self.state, replay.repaired))
+            yield from self._skip(frozenset(), estimates.in_gaps(self.state, replay.repaired))
         elif not previous.clean_stop and directory.same_boot:
             whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync", "replicated"))
-            yield from self._skip_what_may_have_been_seen(whole_log, estimates.nothing)
+            yield from self._skip(whole_log, estimates.nothing)
         elif not previous.clean_stop:
-            lost = estimates.since_sync(self._synced_heads)
-            yield from self._skip_what_may_have_been_seen(GATED, lost)
+            yield from self._skip(GATED, estimates.since_sync(self._synced_heads))
         # Parts that a stage of the original got after the copy are missing here, and a commit would not notice.
-        whole = not self.given_up and not previous.copied_ms and (previous.clean_stop or directory.same_boot)
-        fences_ahead = max(SEQ_CHUNK, self._seqs_since(previous.copied_ms)) if not_all_here else 0
-        self.transactions.recovered(whole=whole, fences_ahead=fences_ahead)
+        whole = not self.given_up and not copied_ms and (previous.clean_stop or directory.same_boot)
+        self.transactions.recovered(whole=whole, fences_ahead=max(SEQ_CHUNK, seqs_min) if not_all_here else 0)
         if not_all_here:
             yield from self._wait_synced()
         if joined is not None and (joined.restored is not None or self._replicated()):
@@ -368,36 +363,8 @@ class Store:
     def _exists(self, topic: Topic) -> bool:
         return self.state.by_id.get(topic.id) is topic
 
-    def _seqs_since(self, copied_ms: int) -> int:
-        """More seqs than any topic of the original can have assigned since this copy was made."""
-        if not copied_ms:
-            return 0
-        passed_ms = max(0, self._clock.now_ms() - copied_ms) + 1000 * CLOCKS_APART_S_MAX
-        return passed_ms * SEQS_PER_S_MAX // 1000
-
-    def _skip_what_may_have_been_seen(
-        self, whole: frozenset[Durability], lost: estimates.Estimate, seqs_min: int = 0
-    ) -> Steps[None]:
-        """Continue above every seq that a reader may have seen and the log no longer has; `lost` of them were records.
-
-        `whole` are the durability classes of which the log has everything: all classes in the log after a kill of the
-        process, `fsync` and `replicated` after a power failure, `replicated` if another machine is lost and its log was
-        restored from the bucket, none after a repair of the log or in a copy whose original continued.
-        Without a note in the log the same seqs would be assigned again: then the start fails.
-        """
-        failures: list[TopicsError] = []
-        for topic in list(self.state.by_id.values()):
-            if topic.config.durability not in whole and topic.counted:
-                # Such a topic reserves nothing: here it is as far ahead as any other would be.
-                ahead = max(seqs_min, SEQ_CHUNK if topic.config.durability in GATED else 0)
-                seen = max(topic.ceiling, topic.head_seq + ahead)
-                op = Resumed(topic.id, seen, seen + topic.chunk, min(lost(topic), seen - topic.head_seq))
-                change = self.commit_log.submit(op, op.encode(), gated=False, urgent=True)
-                change.then(lambda done: failures.append(done.error) if done.error is not None else None)
-                if self.wal.buffered_to - self.wal.written_to >= SKIPPED_BYTES_PER_STEP:
-                    self.commit_log.flush()
-            yield
-        self.commit_log.flush()
+    def _skip(self, whole: frozenset[Durability], lost: estimates.Estimate, seqs_min: int = 0) -> Steps[None]:
+        failures = yield from skip(self.state, self.commit_log, self.wal, whole, lost, seqs_min)
         yield from self._wait_synced()
         if failures:
             raise failures[0]

@@ -104,10 +104,8 @@ class Shipping:
         self._disk, self._directory, wal, self._syncer, snapshots, self._packs = source
         self._wal, self._snapshots = wal, snapshots
         self._pace = pace
-        self._notify = notify
-        self._now_ms = now_ms
-        self._made_by = made_by
-        self._clock = clock
+        self._notify, self._made_by = notify, made_by
+        self._now_ms, self._clock = now_ms, clock
         self._keeping = Keeping(bucket, pace.keep_ms, self._go_on)
         self.term = joined.term
 

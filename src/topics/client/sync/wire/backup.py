@@ -1,6 +1,6 @@
 """A copy of the whole server as bytes, in pieces as they arrive."""
 
-# Made by tools/sync_half.py from aio/backup.py: change that one.
+# Made by tools/sync_half.py from aio/wire/backup.py: change that one.
 from __future__ import annotations
 
 from collections.abc import Iterator
