@@ -68,6 +68,17 @@ schedule create tick log 9 --every 1h            | created the schedule tick
 schedule ls                                      | every 3600000 ms
 schedule run tick                                | 4
 schedule rm tick                                 | removed tick
+append jobs 9 --group '{"name": "g", "size": 1, "notify": "log"}' | "records":1
+queue group jobs g                           = 1 | "complete":false
+queue job log 1                              = 3 | not a queue
+sqs credentials                                  | AWS_ACCESS_KEY_ID
+webhook create hook log https://hook.invalid/    | created the webhook hook
+webhook ls                                       | https://hook.invalid/
+webhook show hook                                | "max_attempts":20
+webhook test hook                            = 1 | not delivered
+webhook rotate hook                              | rotated
+webhook resume hook                              | resumed
+webhook rm hook                                  | removed hook
 topic rm copy --yes                              | removed copy
 topic info copy                              = 3 | does not exist
 """

@@ -134,7 +134,8 @@ def test_topics_beyond_a_thousand_are_not_listed_and_metrics_say_so(tmp_path: Pa
         assert body["topics_topic_metrics_truncated"] == 1
         assert len(body["topics_topic_head_seq"]) == 1000
         assert body["topics_topics"] == 1001
-        assert body["topics_topics_by_class"] == {"ephemeral": 1001, "memory": 0, "disk": 0, "fsync": 0}
+        by_class = {"ephemeral": 1001, "memory": 0, "disk": 0, "fsync": 0, "replicated": 0}
+        assert body["topics_topics_by_class"] == by_class
 
 
 @pytest.mark.slow

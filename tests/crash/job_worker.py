@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Any
 
 from topics.client import AsyncClient
 from topics.client.jobs import Acked, Jobs, held
@@ -26,9 +27,9 @@ def say(word: str, *seqs: int) -> None:
 class TellingClient(AsyncClient):
     """Reports acks when their replies have arrived."""
 
-    async def ack(self, name: str, jobs: Jobs, node: str | None = None) -> Acked:
+    async def ack(self, name: str, jobs: Jobs, node: str | None = None, **results: Any) -> Acked:
         seqs, _ = held(jobs)
-        acked = await super().ack(name, jobs, node)
+        acked = await super().ack(name, jobs, node, **results)
         say("acked", *(seq for seq in seqs if seq not in acked.skipped))
         return acked
 

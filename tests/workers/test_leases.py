@@ -112,7 +112,7 @@ class Counting:
     def __init__(self) -> None:
         self.calls: list[int] = []
 
-    async def extend(self, topic: str, jobs: list[Leased], lease_ms: int, node: str) -> Extended:
+    async def extend(self, topic: str, jobs: list[Leased], lease_ms: int, node: str, **_: Any) -> Extended:
         self.calls.append(len(jobs))
         return Extended(topic=topic, extended=len(jobs) - 1, skipped=[7], deadlines={})
 
