@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.webhooks.receiver import Receiver, Reply, receiving
+from topics.http.outgoing import post_client
 from topics.http.outgoing.post_client import Answer, NotSent, Place, PostClient
 from topics.model.setting_types import WrongSetting
 from topics.model.webhooks.addresses import AddressPolicy
@@ -15,7 +20,7 @@ from topics.model.webhooks.addresses import AddressPolicy
 REFUSED = [
     "127.0.0.1", "127.8.9.1", "0.0.0.0", "10.0.0.1", "172.16.5.4", "172.31.255.255", "192.168.1.1", "100.64.0.1",
     "169.254.169.254", "169.254.0.1", "192.0.0.8", "192.0.2.1", "198.18.0.1", "198.51.100.7", "203.0.113.9",
-    "224.0.0.1",
+    "224.0.0.1", "168.63.129.16", "::ffff:168.63.129.16",
     "239.1.1.1", "240.0.0.1", "255.255.255.255",
     "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "2001:db8::1", "100::1",
     "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "64:ff9b::7f00:1",
@@ -25,6 +30,7 @@ PUBLIC = [
     "8.8.8.8",
     "1.1.1.1",
     "172.32.0.1",
+    "168.63.129.17",
     "2606:4700::1111",
     "::ffff:8.8.8.8",
     "64:ff9b::808:808",
@@ -124,6 +130,149 @@ def test_what_is_not_a_whole_answer_is_a_failure(receiver: Receiver, raw: bytes,
     receiver.answering = lambda _: Reply(raw=raw)
     with pytest.raises(NotSent, match=said):
         post(receiver, PostClient(AddressPolicy(["127.0.0.1"]).allows), "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "start"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", 200, b""),
+        (b"HTTP/1.0 202 Accepted\r\nserver: a\r\n\r\ntaken", 202, b"taken"),
+        (b"HTTP/1.1 103 Early Hints\r\ncontent-length: 0\r\n\r\nHTTP/1.1 500 No\r\n\r\nwhy", 500, b"why"),
+    ],
+)
+def test_an_answer_without_a_length_ends_with_its_connection(
+    receiver: Receiver, raw: bytes, status: int, start: bytes
+) -> None:
+    receiver.answering = lambda _: Reply(raw=raw)
+    answer = post(receiver, PostClient(AddressPolicy(["127.0.0.1"]).allows), "127.0.0.1")
+    assert (answer.status, answer.start) == (status, start)
+
+
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+@pytest.mark.parametrize("surplus", [b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n", b"HT", b"nonsense"])
+@pytest.mark.parametrize("idle", [False, True])
+def test_what_follows_an_answer_is_not_the_next_answer(surplus: bytes, idle: bool) -> None:
+    """Whether it comes with the answer, or while the connection waits for the next request."""
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"{}")
+        writer.write(ANSWER if idle else ANSWER + surplus)
+        if idle:
+            await asked.wait()
+            writer.write(surplus)
+        # until the client closes
+        assert await reader.read() == b""
+        closed.set()
+        writer.close()
+
+    async def run() -> list[Answer]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        place = Place(False, "127.0.0.1", server.sockets[0].getsockname()[1])
+        client = PostClient(AddressPolicy(["127.0.0.1"]).allows)
+        answers: list[Answer] = []
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(2):
+                asked.clear()
+                closed.clear()
+                answers.append(await client.post(place, b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", PATIENCE_S))
+                asked.set()
+                await closed.wait()
+        client.close()
+        server.close()
+        return answers
+
+    asked, closed = asyncio.Event(), asyncio.Event()
+    assert asyncio.run(run()) == [Answer(200, "", b"ok")] * 2
+    assert connections == 2
+
+
+@contextlib.contextmanager
+def hanging(address: str, port: int) -> Iterator[None]:
+    """A socket whose queue is full: what connects to it waits."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind((address, port))
+        listener.listen(0)
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex((address, port))
+        yield
+
+
+def test_an_address_that_does_not_answer_does_not_keep_from_the_next_one(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post_client, "CONNECT_S_MAX", 0.05, raising=False)
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return addresses
+
+    addresses = ["127.0.0.2", "127.0.0.1"]
+    client = PostClient(AddressPolicy(["127.0.0.0/8"]).allows, resolve)
+    with hanging("127.0.0.2", receiver.port):
+        assert post(receiver, client, timeout_s=PATIENCE_S).status == 200
+        addresses = ["127.0.0.2", "127.0.0.9"]
+        with pytest.raises(NotSent, match="could not be reached"):
+            post(receiver, client)
+        addresses = ["127.0.0.2"]
+        with pytest.raises(NotSent, match=r"no answer within 0.1 s"):
+            post(receiver, client, timeout_s=0.1)
+
+
+def test_certificates_that_could_not_be_read_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def create() -> ssl.SSLContext:
+        made.append(1)
+        if len(made) == 1:
+            raise OSError("too many open files")
+        return context
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    monkeypatch.setattr(ssl, "create_default_context", create)
+
+    async def run() -> None:
+        client = PostClient(AddressPolicy().allows)
+        with pytest.raises(OSError, match="too many"):
+            await client._context()
+        assert await client._context() is await client._context() is context
+
+    asyncio.run(run())
+    assert len(made) == 2
+
+
+def test_a_host_is_looked_up_once_at_a_time(receiver: Receiver) -> None:
+    """A lookup cannot be ended, and few run at the same time: those of a dead host must not take all places."""
+    lookups = 0
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        nonlocal lookups
+        lookups += 1
+        await found.wait()
+        return ["127.0.0.1"]
+
+    async def run() -> list[int]:
+        client = PostClient(AddressPolicy(["127.0.0.1"]).allows, resolve)
+        place, request = Place(False, "a.org", receiver.port), b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}"
+        for _ in range(3):
+            with pytest.raises(NotSent, match="no answer within"):
+                await client.post(place, request, 0.01)
+        posts = [asyncio.ensure_future(client.post(place, request, PATIENCE_S)) for _ in range(2)]
+        await asyncio.sleep(0)
+        found.set()
+        answers = await asyncio.gather(*posts)
+        client.close()
+        return [answer.status for answer in answers]
+
+    found = asyncio.Event()
+    assert asyncio.run(run()) == [200, 200]
+    assert lookups == 1
 
 
 def test_a_huge_answer_is_read_up_to_a_limit(receiver: Receiver) -> None:

@@ -12,6 +12,8 @@ from topics.client import Client, InvalidRequest, Outgoing, TopicNotFound, Webho
 from topics.client.errors import Throttled
 from topics.engine.webhooks import delivery, dispatcher
 from topics.engine.webhooks.messages import JITTER_SHARE
+from topics.model import errors
+from topics.model.errors import StorageError
 from topics.model.settings import Settings
 from topics.testing import Engine, engine
 
@@ -352,6 +354,59 @@ def test_what_is_under_way_does_not_move_the_position_in_another_topic(client: C
     assert client.webhook("w").cursor == 2
 
 
+def test_a_replay_is_whole_whatever_was_under_way_before(client: Client, hand: Hand) -> None:
+    client.create("other")
+    append(client, "t", 1, 2, 3)
+    client.put_webhook("w", "t", URL, start="earliest")
+    hand.rig.advance(0)
+    hand.answer()
+    assert hand.ids == [2]
+    client.put_webhook("w", "other", URL)
+    client.put_webhook("w", "t", URL, start="earliest")
+    hand.answer()
+    assert (hand.ids, client.webhook("w").cursor) == ([1], 0)
+    hand.answer_all()
+    assert [seq_of(message) for message in hand.sent] == [1, 2, 1, 2, 3]
+
+
+@pytest.mark.parametrize("status", [410, 500])
+def test_a_change_is_not_paused_for_what_was_sent_before_it(client: Client, hand: Hand, status: int) -> None:
+    client.put_webhook("w", "t", URL, max_attempts=1)
+    client.append("t", 1)
+    hand.rig.advance(0)
+    client.put_webhook("w", "t", "https://other.example.org/", max_attempts=1)
+    hand.answer(status)
+    assert client.webhook("w").paused_reason is None
+    hand.rig.advance(10_000)
+    assert hand.answer().target.host == "other.example.org"
+    assert client.webhook("w").cursor == 1
+
+
+def test_a_record_that_cannot_be_read_is_read_again(
+    client: Client, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, broken = delivery.Delivery._read, True
+
+    def reading(self: Any, topic: Any, seq: int) -> Any:
+        if broken:
+            raise StorageError("seqs 1 to 2 cannot be read")
+        return (yield from read(self, topic, seq))
+
+    monkeypatch.setattr(delivery.Delivery, "_read", reading)
+    client.put_webhook("w", "t", URL)
+    append(client, "t", 1, 2)
+    for _ in range(3):
+        hand.rig.advance(1_100)
+        assert "cannot be read" in (client.webhook("w").last_error or "")
+    assert hand.ids == []
+    broken = False
+    hand.rig.advance(1_100)
+    assert hand.ids == [1]
+    hand.answer_all()
+    shown = client.webhook("w")
+    assert (shown.cursor, shown.last_error) == (2, None)
+
+
 def test_a_put_without_a_change_changes_nothing(client: Client, hand: Hand) -> None:
     made = client.put_webhook("w", "t", URL, headers={"x": "1"}, start="earliest")
     client.append("t", 1)
@@ -422,6 +477,51 @@ def test_all_webhooks_together_have_a_limit_of_what_is_under_way(
         hand.answer()
     assert (max(counts), len(hand.sent)) == (2, 6)
     assert all(each.lag == 0 for each in client.webhooks())
+
+
+def test_receivers_that_never_answer_leave_room_for_others(
+    client: Client, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "SENDING_MAX", 24)
+    client.create("quick")
+    for name in "ab":
+        client.put_webhook(name, "t", URL, concurrency=24, order="none")
+    append(client, "t", *range(50))
+    hand.rig.advance(0)
+    stuck = len(hand.waiting)
+    assert stuck == 12, "the other half is for webhooks with few under way"
+    for name in "cd":
+        client.put_webhook(name, "quick", URL)
+    append(client, "quick", *range(5))
+    hand.rig.advance(0)
+    while len(hand.waiting) > stuck:
+        hand.answer(index=stuck)
+    assert [client.webhook(name).lag for name in "cd"] == [0, 0]
+    hand.answer_all()
+    assert [client.webhook(name).lag for name in "abcd"] == [0, 0, 0, 0]
+
+
+def test_room_that_was_taken_while_a_record_was_read_is_waited_for(
+    client: Client, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "SENDING_MAX", 1)
+    found, read = hand.rig._server.store.dispatcher, delivery.Delivery._read
+    outcomes: list[Any] = []
+
+    def reading(self: Any, topic: Any, seq: int) -> Any:
+        if not hand.sent:
+            found.send_sample(self.webhook, "test-0", outcomes.append)
+        return (yield from read(self, topic, seq))
+
+    monkeypatch.setattr(delivery.Delivery, "_read", reading)
+    client.put_webhook("w", "t", URL)
+    client.append("t", 1)
+    hand.rig.advance(0)
+    assert [dict(message.headers)["webhook-id"] for message in hand.sent] == ["test-0"]
+    with pytest.raises(errors.Throttled, match="1 messages of webhooks are under way"):
+        found.send_sample(found.table.by_name["w"], "test-1", outcomes.append)
+    hand.answer()
+    assert (len(outcomes), hand.ids) == (1, [1])
 
 
 def test_the_window_has_a_limit(client: Client, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,9 @@ def test_a_test_tells_what_came_of_it(local: ServerProcess, receiver: Receiver) 
     receiver.answering = lambda _: Reply(422, body="no such customer ü".encode())
     result = client.post("/v0/webhooks/tried/test").json
     assert (result["delivered"], result["status"], result["answer"]) == (False, 422, "no such customer ü")
+    receiver.answering = lambda _: Reply(raw=b"HTTP/1.1 200 OK\r\n\r\nto the end")
+    result = client.post("/v0/webhooks/tried/test").json
+    assert (result["delivered"], result["answer"]) == (True, "to the end")
     put(client, "tried", "tried", f"http://127.0.0.1:{unused_port()}/", paused=True)
     result = client.post("/v0/webhooks/tried/test").json
     assert (result["delivered"], result["status"]) == (False, 0)

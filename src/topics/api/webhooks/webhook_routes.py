@@ -205,7 +205,7 @@ class Webhooks:
                 scopes=Scope.ADMIN,
                 body=WebhookEmptyRequest,
                 replies={200: WebhookTestReply},
-                errors=("webhook_not_found",),
+                errors=("webhook_not_found", "throttled"),
             ),
         ]
 

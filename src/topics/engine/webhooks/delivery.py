@@ -128,6 +128,7 @@ class Delivery:
         self.webhook = webhook
         # for the window, even if the webhook is changed meanwhile
         self._config = webhook.config
+        self._starts = webhook.starts
         self._window = Window(webhook.config.order)
         self._topic: Topic | None = None
         self._news: News = dispatcher.runner.news(())
@@ -260,8 +261,13 @@ class Delivery:
             entry = self._window.take(now_ms)
             if entry is None:
                 break
-            body = yield from self._body(topic, entry)
-            if body is not None and (self.ending or not self._dispatcher.has_room()):
+            try:
+                body = yield from self._body(topic, entry)
+            except TopicsError:
+                # It cannot be read now; its lane waits for it, and the error is shown.
+                self._window.rest(entry, entry.next_ms)
+                raise
+            if body is not None and (self.ending or not self._dispatcher.wants_room(self)):
                 # It was changed, or others took the room, while the record was read.
                 self._window.rest(entry, 0)
                 break
@@ -370,9 +376,10 @@ class Delivery:
         for entry, _ in outcomes.dying:
             self._window.done(entry)
         if outcomes.pause:
-            op = WebhookPaused(self.webhook.id, self._dispatcher.now_ms(), outcomes.pause)
             self.ending = True
-            yield from published(self._engine.commit_log.submit(op, op.encode(), gated=True))
+            change = yield from attempt(lambda: self._submit_pause(outcomes.pause))
+            if change is not None:
+                yield from published(change)
 
     def _letters(self, topic: Topic, outcomes: Outcomes) -> Steps[list[RecordRequest]]:
         """The records that are given up, with the reason in their `meta`."""
@@ -388,8 +395,8 @@ class Delivery:
     def _submit(self, topic: Topic, outcomes: Outcomes, letters: list[RecordRequest]) -> PendingChange | None:
         engine, webhook = self._engine, self.webhook
         engine.in_flight.check(("webhook", webhook.name))
-        if self._dispatcher.table.by_id.get(webhook.id) is not webhook or webhook.config.topic != self._config.topic:
-            # It was dropped, or is about another topic now.
+        if self._dispatcher.table.by_id.get(webhook.id) is not webhook or webhook.starts != self._starts:
+            # It was dropped, or has another position now: in another topic, or again from the start of this one.
             return None
         engine.commit_log.check_writable()
         advanced = self._advanced(topic, outcomes, len(letters))
@@ -408,6 +415,16 @@ class Delivery:
             engine.commit_log.note_head(op.appended)
         body = op.head() if durability == "ephemeral" else op.encode()
         return engine.commit_log.submit(op, body, gated=durability in GATED)
+
+    def _submit_pause(self, reason: str) -> PendingChange | None:
+        engine, webhook = self._engine, self.webhook
+        engine.in_flight.check(("webhook", webhook.name))
+        if self._dispatcher.table.by_id.get(webhook.id) is not webhook or webhook.config is not self._config:
+            # It was dropped or changed: the reason is about what it was before.
+            return None
+        engine.commit_log.check_writable()
+        op = WebhookPaused(webhook.id, self._dispatcher.now_ms(), reason)
+        return engine.commit_log.submit(op, op.encode(), gated=True)
 
     def _advanced(self, topic: Topic, outcomes: Outcomes, dead: int) -> WebhookAdvanced:
         dying = {entry.seq for entry, _ in outcomes.dying}

@@ -11,6 +11,7 @@ from topics.engine.core.waiting.runner import Runner
 from topics.engine.webhooks.delivery import FAILED_MS, Delivery, History
 from topics.engine.webhooks.feature import WebhookTable
 from topics.engine.webhooks.messages import Message, Outcome, message_of, payload, sample_record
+from topics.model.errors import Throttled
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("topics.engine")
 
-# What may be under way for all webhooks together.
+# What may be under way for all webhooks together. The second half is for webhooks with few messages under way: some
+# receivers that never answer do not keep others from theirs.
 SENDING_MAX: Final = 128
 SENDING_BYTES_MAX: Final = 64 * 1024 * 1024
+SHARE_MIN: Final = 4
 
 # Sends a message, and calls back once, later, in the owner's thread.
 Post = Callable[[Message, Callable[[Outcome], None]], None]
@@ -87,36 +90,49 @@ class Dispatcher:
 
     def send_sample(self, webhook: Webhook, message_id: str, done: Callable[[Outcome], None]) -> None:
         """One message that stands for no record, as the webhook would send it."""
-        assert self._post is not None
+        if self._is_full:
+            raise Throttled(
+                f"{self._sending} messages of webhooks are under way, and no more fit; try again later",
+                limit="messages under way",
+                max=SENDING_MAX,
+            )
         now_ms = self.now_ms()
         body = payload(webhook.config.format, webhook.config.topic, 0, sample_record(now_ms))
-        self._post(message_of(webhook, message_id, body, now_ms), done)
+        self._hand_over(message_of(webhook, message_id, body, now_ms), done)
 
     # --- for deliveries ---
 
-    def has_room(self) -> bool:
-        return self._sending < SENDING_MAX and self._sending_bytes < SENDING_BYTES_MAX
+    @property
+    def _is_full(self) -> bool:
+        return self._sending >= SENDING_MAX or self._sending_bytes >= SENDING_BYTES_MAX
+
+    def _has_room(self, delivery: Delivery) -> bool:
+        if self._sending < SENDING_MAX // 2 and self._sending_bytes < SENDING_BYTES_MAX // 2:
+            return True
+        return delivery.sending < SHARE_MIN and not self._is_full
 
     def wants_room(self, delivery: Delivery) -> bool:
         """Whether it may send now; if not, it is woken when it may."""
-        if self.has_room():
+        if self._has_room(delivery):
             return True
         self._without_room[delivery] = None
         return False
 
     def send(self, delivery: Delivery, entry: OpenRecord, message: Message) -> None:
+        self.engine.state.read_total += 1
+        self._hand_over(message, partial(delivery.finished, entry))
+
+    def _hand_over(self, message: Message, done: Callable[[Outcome], None]) -> None:
         assert self._post is not None
         self._sending += 1
         self._sending_bytes += len(message.body)
-        self.engine.state.read_total += 1
-        self._post(message, partial(self._sent, delivery, entry, len(message.body)))
+        self._post(message, partial(self._sent, done, len(message.body)))
 
-    def _sent(self, delivery: Delivery, entry: OpenRecord, size: int, outcome: Outcome) -> None:
+    def _sent(self, done: Callable[[Outcome], None], size: int, outcome: Outcome) -> None:
         self._sending -= 1
         self._sending_bytes -= size
-        delivery.finished(entry, outcome)
-        while self._without_room and self.has_room():
-            waiting = next(iter(self._without_room))
+        done(outcome)
+        for waiting in [delivery for delivery in self._without_room if self._has_room(delivery)]:
             del self._without_room[waiting]
             waiting.wake()
 

@@ -52,6 +52,7 @@ class WebhookTable(Feature):
             webhook.config, webhook.secrets = op.config, op.secrets
         if op.cursor != STAYS:
             webhook.start_at(op.epoch, op.cursor)
+            webhook.starts += 1
         if op.resumes:
             webhook.resume()
 

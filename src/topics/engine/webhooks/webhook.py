@@ -33,6 +33,7 @@ class Webhook:
         "paused_ts",
         "retries",
         "secrets",
+        "starts",
     )
 
     def __init__(self, webhook_id: int, name: str, config: WebhookConfig, secrets: list[Secret]) -> None:
@@ -44,6 +45,8 @@ class Webhook:
         # the epoch of the topic that the position is in
         self.epoch = 0
         self.cursor = 0
+        # how often a request has set the position, since the start of the process
+        self.starts = 0
         self.done: list[SeqRange] = []
         self.retries: dict[int, Retry] = {}
         # why it does not deliver, since when; empty: it does, unless its configuration says that it is paused

@@ -23,6 +23,8 @@ HEAD_BYTES_MAX: Final = 32 * 1024
 KEPT_BYTES: Final = 256
 # Connections that wait for the next request: to one place, to all; and for how long.
 IDLE_MAX, IDLE_ALL_MAX, IDLE_S_MAX = 32, 64, 30.0
+# How long one address of a host may take to connect while there are others.
+CONNECT_S_MAX = 3.0
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -65,7 +67,8 @@ class Connection(asyncio.Protocol):
 
     def _begin(self) -> None:
         self._received = 0
-        self._in_body = False
+        # the status is known; the answer says where it ends, other than by the end of its connection
+        self._in_body = self._sized = False
         # the answer is whole; another request may follow on the connection
         self._complete = self._keeps = False
         self._retry_after = ""
@@ -119,7 +122,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
-        if self._used and not self._received:
+        if exc is None and self._in_body and not self._sized:
+            self._answer()
+        elif self._used and not self._received:
             self._fail(_Stale())
         elif self._in_body and not self._complete:
             self._fail(NotSent("the connection was closed in the middle of the answer"))
@@ -128,9 +133,18 @@ class Connection(asyncio.Protocol):
 
     # --- the parser ---
 
+    def on_message_begin(self) -> None:
+        self._sized = False
+        if self._complete:
+            # More than was asked for would be taken for the answer to the next request.
+            self._keeps = False
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"retry-after":
+        name = name.lower()
+        if name == b"retry-after":
             self._retry_after = value[:64].decode("latin-1")
+        elif name in (b"content-length", b"transfer-encoding"):
+            self._sized = True
 
     def on_headers_complete(self) -> None:
         # 1xx is followed by the answer itself.
@@ -141,7 +155,7 @@ class Connection(asyncio.Protocol):
             self._start += body[: KEPT_BYTES - len(self._start)]
 
     def on_message_complete(self) -> None:
-        if self._in_body:
+        if self._in_body and not self._complete:
             self._complete = True
             self._keeps = self._parser.should_keep_alive()
             self._answer()
@@ -165,6 +179,7 @@ class PostClient:
         self._resolve = resolve or _resolve
         self._idle: dict[Place, deque[Connection]] = {}
         self._idle_count = 0
+        self._lookups: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}
         self._tls: asyncio.Future[ssl.SSLContext] | None = None
 
     async def post(self, place: Place, request: bytes, timeout_s: float) -> Answer:
@@ -173,7 +188,7 @@ class PostClient:
             async with asyncio.timeout(timeout_s):
                 while True:
                     kept = self._take(place)
-                    connection = kept or await self._connect(place)
+                    connection = kept or await self._connect(place, timeout_s)
                     try:
                         return await self._exchange(connection, request)
                     except _Stale:
@@ -197,6 +212,8 @@ class PostClient:
                 connection.close()
         self._idle.clear()
         self._idle_count = 0
+        for lookup in list(self._lookups.values()):
+            lookup.cancel()
 
     # --- connections that are kept ---
 
@@ -233,9 +250,9 @@ class PostClient:
 
     # --- connecting ---
 
-    async def _connect(self, place: Place) -> Connection:
+    async def _connect(self, place: Place, timeout_s: float) -> Connection:
         try:
-            addresses = await self._resolve(place.host, place.port)
+            addresses = await self._addresses(place.host, place.port)
         except OSError as error:
             raise NotSent(f"{place.host} was not found: {error.strerror or error}") from None
         allowed = [address for address in addresses if self._allows(place.host, address)]
@@ -246,24 +263,43 @@ class PostClient:
             )
         context = await self._context() if place.tls else None
         loop, failure = asyncio.get_running_loop(), ""
-        for address in allowed:
+        for number, address in enumerate(allowed, 1):
             try:
-                _, connection = await loop.create_connection(
-                    lambda: Connection(place),
-                    address,
-                    place.port,
-                    ssl=context,
-                    server_hostname=place.host if context is not None else None,
-                )
+                # The last one may take all the time that is left.
+                async with asyncio.timeout(
+                    min(CONNECT_S_MAX, timeout_s / len(allowed)) if number < len(allowed) else None
+                ):
+                    _, connection = await loop.create_connection(
+                        lambda: Connection(place),
+                        address,
+                        place.port,
+                        ssl=context,
+                        server_hostname=place.host if context is not None else None,
+                    )
             except (OSError, ssl.CertificateError) as error:
                 failure = str(error) or type(error).__name__
             else:
                 return connection
         raise NotSent(f"{place.host} could not be reached: {failure}")
 
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        """One lookup at a time for a host: it cannot be ended, and few threads serve all of them."""
+        key = host, port
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            lookup = self._lookups[key] = asyncio.ensure_future(self._resolve(host, port))
+            lookup.add_done_callback(lambda done: self._looked_up(key, done))
+        return await asyncio.shield(lookup)
+
+    def _looked_up(self, key: tuple[str, int], lookup: asyncio.Future[Sequence[str]]) -> None:
+        del self._lookups[key]
+        if not lookup.cancelled():
+            # Seen, even if everybody who waited for it has left.
+            lookup.exception()
+
     async def _context(self) -> ssl.SSLContext:
-        """Made once, and off the loop: it reads the certificates of the system."""
-        if self._tls is None:
+        """Made once, and off the loop: it reads the certificates of the system. After a failure, made again."""
+        if self._tls is None or (self._tls.done() and (self._tls.cancelled() or self._tls.exception() is not None)):
             self._tls = asyncio.get_running_loop().run_in_executor(None, ssl.create_default_context)
         return await asyncio.shield(self._tls)
 

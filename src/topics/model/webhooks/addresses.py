@@ -19,10 +19,19 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 # Translators send these on to the IPv4 address in their last 32 bits.
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-# Reserved for protocols and examples; what Python counts as global differs between its versions.
+# Reserved for protocols and examples; what Python counts as global differs between its versions. And the one public
+# address behind which a cloud (Azure) has services for its own machines.
 _SPECIAL: Final = tuple(
     ipaddress.ip_network(text)
-    for text in ("192.0.0.0/24", "192.88.99.0/24", "100.64.0.0/10", "2001::/23", "2001:db8::/32", "3fff::/20")
+    for text in (
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "100.64.0.0/10",
+        "2001::/23",
+        "2001:db8::/32",
+        "3fff::/20",
+        "168.63.129.16/32",
+    )
 )
 _HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?\.?", re.ASCII)
 
