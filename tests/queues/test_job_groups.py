@@ -230,7 +230,7 @@ def test_a_name_is_free_again_long_after_the_record(rig: QueueRig) -> None:
 
 
 def test_groups_are_limited_and_forgotten(rig: QueueRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.engine.queues.results.group_admission.OPEN_MAX", 2)
+    monkeypatch.setattr(job_groups, "OPEN_MAX", 2)
     monkeypatch.setattr(job_groups, "NOTIFIED_MAX", 2)
     rig.queue()
     for name in "ab":
@@ -250,6 +250,36 @@ def test_groups_are_limited_and_forgotten(rig: QueueRig, monkeypatch: pytest.Mon
     while rig.work() or results.groups.by_name:
         rig.store.flush()
     assert results.groups.by_name == {}
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
+def test_groups_that_never_get_their_jobs_make_room_for_others(
+    rig: QueueRig, monkeypatch: pytest.MonkeyPatch, restart: Callable[[QueueRig], object]
+) -> None:
+    monkeypatch.setattr(job_groups, "OPEN_MAX", 3)
+    rig.queue()
+    for name in "abc":
+        add(rig, 1, size=2, group=name)
+    with pytest.raises(Throttled, match="finish or cancel"):
+        add(rig, 1, size=2, group="d")
+    # Groups b and then a have no job left, each waits for another one.
+    cancel(rig, 2)
+    cancel(rig, 1)
+    restart(rig)
+    records = [{"data": 0, "group": {"name": name, "size": 2, "notify": "ends"}} for name in "deb"]
+    with pytest.raises(Throttled):
+        rig.append("q", *records)
+    rig.append("q", records[0], records[2])
+    for _ in range(2):
+        assert [group(rig, name).added for name in "bcd"] == [2, 1, 1], "b is in use again"
+        with pytest.raises(JobGroupNotFound):
+            group(rig, "a")
+        restart(rig)
+    with pytest.raises(Throttled):
+        add(rig, 1, size=2, group="a")
+    while held := rig.claimed(max=9):
+        rig.ack("w", *held)
+    assert [(end["group"], end["done"], end["cancelled"]) for end in ends(rig)] == [("b", 1, 1)]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from topics.engine.queues.part import results_of
-from topics.engine.queues.results.job_groups import OPEN_MAX, JobGroup
+from topics.engine.queues.results.job_groups import OPEN_MAX, JobGroup, JobGroups
 from topics.model.errors import InvalidRequest, JobGroupConflict, Throttled
 
 if TYPE_CHECKING:
@@ -48,8 +48,13 @@ class GroupAdmission:
             pending = self._pending[topic.id, name] if topic is not None else 0
             _check(group, existing, counts[name], pending)
         results = results_of(topic) if topic is not None else None
-        if new and (results.groups.open_count if results is not None else 0) + new > OPEN_MAX:
-            raise Throttled(f"a queue has at most {OPEN_MAX} open job groups", limit="open job groups", max=OPEN_MAX)
+        groups = results.groups if results is not None else JobGroups()
+        if new and not groups.has_room(new, given):
+            raise Throttled(
+                f"a queue has at most {OPEN_MAX} open job groups; finish or cancel their jobs, or use another queue",
+                limit="open job groups",
+                max=OPEN_MAX,
+            )
 
     def note(self, topic: Topic, column: GroupColumn, change: PendingChange) -> None:
         """Jobs of these groups are pending."""
