@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 from tests.queues.queue_rig import QueueRig
 from tests.queues.test_results import cancel
 from topics.engine.queues.part import results_of
-from topics.engine.queues.results import job_groups
+from topics.engine.queues.results import job_groups, notifier
 from topics.engine.queues.results.job_groups import KEPT_MS
 from topics.engine.queues.results.lookup import GroupReport
 from topics.model.errors import InvalidRequest, JobGroupConflict, JobGroupNotFound, Throttled
+from topics.model.requests.records import append_decoder, decode_body
 
 COUNTS = ("done", "dead", "cancelled", "removed")
 
@@ -167,6 +169,46 @@ def test_a_group_means_one_size_and_one_topic_and_takes_no_more_jobs_than_that(r
         group(rig, "h")
 
 
+def test_a_repeated_append_to_a_full_group_names_the_jobs_it_has(rig: QueueRig) -> None:
+    rig.queue()
+    record = {"data": 0, "group": {"name": "g", "size": 3, "notify": "ends"}}
+    records = [{**record, "unique_key": key} for key in "abc"]
+    rig.append("q", *records)
+    again = rig.append("q", *records)
+    assert (again.deduped, again.result) == (True, [1, 2, 3])
+    with pytest.raises(JobGroupConflict, match="3 of its 3"):
+        rig.append("q", *records, {**record, "unique_key": "d"})
+    assert group(rig).added == 3
+
+
+def test_jobs_that_are_not_synced_yet_have_joined_their_group(rig: QueueRig) -> None:
+    rig.queue(durability="fsync")
+    add(rig, 1, size=3)
+    record = {"data": 0, "group": {"name": "g", "size": 3, "notify": "ends"}}
+    request = decode_body(append_decoder, msgspec.json.encode({"records": [record] * 2}))
+    pending = rig.engine.append("q", request)
+    with pytest.raises(JobGroupConflict, match="3 of its 3"):
+        rig.engine.append("q", request)
+    rig.finish(pending)
+    assert group(rig).added == 3
+    rig.ack("w", *rig.claimed(max=9))
+    assert [end["done"] for end in ends(rig)] == [3]
+    rig.clock.advance(KEPT_MS)
+    assert add(rig, 2, size=3) == [4, 5], "none is pending any more"
+
+
+def test_a_run_that_failed_is_repeated(rig: QueueRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.queue()
+    for name in "abc":
+        add(rig, 1, size=1, group=name)
+    with monkeypatch.context() as broken:
+        broken.setattr(notifier, "_record", None)
+        rig.ack("w", *rig.claimed(max=3))
+        assert ends(rig) == []
+    rig.clock.advance(1_001)
+    assert len(ends(rig)) == 3
+
+
 def test_a_name_is_free_again_long_after_the_record(rig: QueueRig) -> None:
     rig.queue()
     add(rig, 1, size=1)
@@ -188,7 +230,7 @@ def test_a_name_is_free_again_long_after_the_record(rig: QueueRig) -> None:
 
 
 def test_groups_are_limited_and_forgotten(rig: QueueRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.engine.queues.results.group_admission.OPEN_MAX", 2)
+    monkeypatch.setattr(job_groups, "OPEN_MAX", 2)
     monkeypatch.setattr(job_groups, "NOTIFIED_MAX", 2)
     rig.queue()
     for name in "ab":
@@ -208,6 +250,36 @@ def test_groups_are_limited_and_forgotten(rig: QueueRig, monkeypatch: pytest.Mon
     while rig.work() or results.groups.by_name:
         rig.store.flush()
     assert results.groups.by_name == {}
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
+def test_groups_that_never_get_their_jobs_make_room_for_others(
+    rig: QueueRig, monkeypatch: pytest.MonkeyPatch, restart: Callable[[QueueRig], object]
+) -> None:
+    monkeypatch.setattr(job_groups, "OPEN_MAX", 3)
+    rig.queue()
+    for name in "abc":
+        add(rig, 1, size=2, group=name)
+    with pytest.raises(Throttled, match="finish or cancel"):
+        add(rig, 1, size=2, group="d")
+    # Groups b and then a have no job left, each waits for another one.
+    cancel(rig, 2)
+    cancel(rig, 1)
+    restart(rig)
+    records = [{"data": 0, "group": {"name": name, "size": 2, "notify": "ends"}} for name in "deb"]
+    with pytest.raises(Throttled):
+        rig.append("q", *records)
+    rig.append("q", records[0], records[2])
+    for _ in range(2):
+        assert [group(rig, name).added for name in "bcd"] == [2, 1, 1], "b is in use again"
+        with pytest.raises(JobGroupNotFound):
+            group(rig, "a")
+        restart(rig)
+    with pytest.raises(Throttled):
+        add(rig, 1, size=2, group="a")
+    while held := rig.claimed(max=9):
+        rig.ack("w", *held)
+    assert [(end["group"], end["done"], end["cancelled"]) for end in ends(rig)] == [("b", 1, 1)]
 
 
 @pytest.mark.parametrize(

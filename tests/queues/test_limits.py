@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.engine.rig import Outcome
 from tests.queues.queue_rig import QueueRig, request_of
 from tests.serving import Client, ServerProcess, serving
 from topics import testing
 from topics.client import Client as PyClient
 from topics.client import Outgoing
+from topics.engine.queues.claims import Grant
 from topics.engine.queues.limits.rate import Rate
+from topics.engine.queues.queue import Queue
 from topics.model.requests.jobs import JobsRequest
 from topics.model.requests.records import ClaimRequest
 
@@ -163,6 +166,48 @@ def test_a_waiting_claim_wakes_when_a_lease_expires_and_when_a_rest_is_over() ->
         assert [job.seq for job in client.claim("q", wait_ms=20_000)] == [2]
 
 
+def waiting_claim(rig: QueueRig, **fields: Any) -> Outcome[tuple[Queue, Grant]]:
+    outcome: Outcome[tuple[Queue, Grant]] = Outcome()
+    rig.store.runner.start(rig.store.claims.claim("q", request_of(ClaimRequest, node="v", **fields)), outcome)
+    return outcome
+
+
+def turns(rig: QueueRig) -> None:
+    """Whatever can happen now, as an event loop would do it."""
+    for _ in range(5):
+        rig.work()
+        rig.store.settle()
+        rig.store.flush()
+
+
+def test_a_claim_on_a_queue_that_was_paused_in_the_middle_of_one_is_answered(rig: QueueRig) -> None:
+    rig.queue(max_in_flight_per_tag=1)
+    rig.append("q", *[{"data": 0, "tag": "a"}] * 2_100)
+    assert rig.claimed(max=5) == [1]
+    assert rig.parts()[1].unfinished, "it has not looked at all of them"
+    rig.pause(paused=True)
+    outcome = waiting_claim(rig)
+    turns(rig)
+    assert [grant.seqs for _, grant in outcome.values] == [[]]
+    rig.pause(paused=False)
+    rig.jobs(1)
+    assert rig.claimed(max=5) == [2_101]
+
+
+def test_a_waiting_claim_wakes_when_a_job_in_flight_expires(rig: QueueRig) -> None:
+    rig.queue(ttl_ms=2_000, max_in_flight=1, lease_ms=60_000)
+    rig.jobs(1)
+    rig.clock.advance(1_500)
+    rig.jobs(1)
+    assert rig.claimed() == [1]
+    outcome = waiting_claim(rig, wait_ms=30_000)
+    turns(rig)
+    assert not outcome.over
+    rig.clock.advance(900)
+    turns(rig)
+    assert [grant.seqs for _, grant in outcome.values] == [[2]]
+
+
 def test_work_streams_keep_the_limits(server: ServerProcess) -> None:
     with PyClient(f"http://127.0.0.1:{server.port}") as client:
         client.create("limited-work", type="queue", max_in_flight_per_tag=1, max_in_flight=2)
@@ -243,6 +288,20 @@ def test_buckets_are_full_after_a_restart_and_those_of_idle_tags_are_forgotten()
             client.claim("q")
         queue: Any = engine._server.store.state.by_name["q"].queue
         assert list(queue.jobs.limits.tags._lines) == [b"b"]
+
+
+@pytest.mark.parametrize("suffix", ["", "_per_tag"])
+def test_a_raised_rate_holds_at_once(rig: QueueRig, suffix: str) -> None:
+    rig.queue(**{f"rate_per_s{suffix}": 1 / 60, f"burst{suffix}": 50})
+    rig.append("q", *[{"data": 0, "tag": "a"}] * 100)
+    assert len(rig.claimed(max=100)) == 50
+    raised: dict[str, Any] = {f"rate_per_s{suffix}": 100, f"burst{suffix}": 100}
+    rig.edit("q", **raised)
+    assert rig.claimed(max=100) == [], "the bucket is empty"
+    rig.clock.advance(100)
+    assert len(rig.claimed(max=100)) == 10
+    rig.clock.advance(1_000)
+    assert len(rig.claimed(max=100)) == 40
 
 
 @given(
@@ -414,6 +473,39 @@ def test_waiting_jobs_keep_their_priorities_and_come_after_those_that_failed(rig
         else:
             rig.ack("w", *held)
     assert order == [4, 3, 3, 5, 1, 2, 6]
+
+
+def test_a_job_with_a_priority_does_not_wait_behind_the_head_its_line_had_before(rig: QueueRig) -> None:
+    rig.queue(max_in_flight_per_tag=1)
+    rig.append("q", *[{"data": 1, "tag": "a"}] * 2)
+    assert rig.claimed(max=5) == [1]
+    rig.append("q", {"data": 1, "tag": "a", "job_priority": 9})
+    rig.ack("w", 1)
+    assert rig.claimed() == [3], "2 is the head of the line now"
+    rig.append("q", {"data": 1, "tag": "a", "job_priority": 9}, {"data": 1, "job_priority": 5})
+    assert rig.claimed() == [5], "and 4 after this"
+    rig.ack("w", 3)
+    rig.append("q", *[{"data": 1, "job_priority": 4}] * 2)
+    assert [rig.claimed() for _ in range(3)] == [[4], [6], [7]]
+    rig.ack("w", 4)
+    assert rig.claimed() == [2]
+
+
+def test_a_change_of_another_field_leaves_the_lines_of_tags_alone(rig: QueueRig) -> None:
+    rig.queue(max_in_flight_per_tag=1, rate_per_s_per_tag=5)
+    rig.append("q", *[{"data": 1, "tag": "a"}] * 2)
+    assert rig.claimed(max=5) == [1]
+    limits: Any = rig.parts()[1].limits
+    lines = limits.tags._lines
+    rig.edit("q", max_in_flight=7)
+    assert rig.claimed(max=5) == []
+    assert limits.tags._lines is lines
+    rig.edit("q", rate_per_s_per_tag=6)
+    assert rig.claimed(max=5) == []
+    assert limits.tags._lines is not lines
+    rig.clock.advance(1_000)
+    rig.ack("w", 1)
+    assert rig.claimed(max=5) == [2]
 
 
 def test_dead_letters_leave_and_the_next_of_their_tag_comes(rig: QueueRig) -> None:

@@ -195,7 +195,7 @@ class Jobs:
     def job(self, call: Call) -> Steps[None]:
         call.check_query()
         name, _, text = call.name.rpartition("/")
-        if not text.isascii() or not text.isdigit() or int(text[:21]) > U64_MAX:
+        if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) > U64_MAX:
             raise InvalidRequest(f"seq must be a whole number up to {U64_MAX}, not {text[:32]!r}", field="seq")
         wait_ms = max(0, call.integer("wait_ms", 0))
         report = yield from self._lookup.waiting(name, int(text), wait_ms)

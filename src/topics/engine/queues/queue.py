@@ -156,7 +156,8 @@ class Queue(JobPlaces):
     @property
     def unfinished(self) -> bool:
         """Whether the last claim has to go on: limits of tags held back too many of the jobs it met."""
-        return self.limits is not None and self.limits.tags.unfinished
+        limits = self.limits
+        return limits is not None and not self.paused and limits.tags.in_use and limits.tags.unfinished
 
     def next_ranked(self) -> tuple[int, int] | None:
         """The same as rank and seq, if there is one: the lowest rank is claimed first."""

@@ -39,12 +39,12 @@ class Uniqueness:
         Only a queue accepts a delay, a unique key, a priority or a group.
         """
         keyed = check_job_fields(request, to_queue=to_queue)
-        if to_queue and any(record.group is not None for record in request.records):
+        admitted = self._admit_keyed(topic, request, draft) if keyed else None
+        left = request if admitted is None else admitted.request
+        if to_queue and any(record.group is not None for record in left.records):
             now_ms = self._clock.now_ms()
-            self._groups.check(topic, request, now_ms if topic is None else topic.now(now_ms))
-        if keyed:
-            return self._admit_keyed(topic, request, draft)
-        return None
+            self._groups.check(topic, left, now_ms if topic is None else topic.now(now_ms))
+        return admitted
 
     def _admit_keyed(self, topic: Topic | None, request: AppendRequest, draft: Draft | None) -> Admitted:
         column = None if draft is None else draft.unique

@@ -26,7 +26,7 @@ from topics.engine.queues.claims import (
     rest_after,
 )
 from topics.engine.queues.dead_letters import left_of
-from topics.engine.queues.due import NO_STREAM, Job, LeasedRun
+from topics.engine.queues.due import NEVER_MS, NO_STREAM, Job, LeasedRun
 from topics.engine.queues.limits.limits import limit
 from topics.engine.queues.operator.job_actions import JobActions
 from topics.engine.queues.operator.job_pages import JobPages
@@ -39,7 +39,7 @@ from topics.engine.queues.results.endings import NO_RESULTS, Endings, progress_i
 from topics.engine.queues.results.ops import Ended, Progressed
 from topics.model.clock import shown_ms
 from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicFull, TopicNotFound, TopicsError
-from topics.model.requests.config import DELAY_MS_MAX, GATED, LEASE_MS_MAX, LEASE_MS_MIN
+from topics.model.requests.config import DELAY_MS_MAX, GATED, LEASE_MS_MAX, LEASE_MS_MIN, has_limits
 from topics.model.requests.records import (
     UNSET,
     AckRequest,
@@ -152,6 +152,15 @@ class Queues:
         queue.advance(now)
         return now
 
+    def expires_ms(self, topic: Topic) -> int:
+        """When the oldest job of a queue with limits expires: it may be in flight, and others wait for its place."""
+        config = topic.config
+        if not config.ttl_ms or not topic.blocks or not has_limits(config):
+            return NEVER_MS
+        block = topic.blocks[0]
+        oldest_ts = block.last_ts if block.body is None else block.body.ts_at(block.start)
+        return self.now() + max(1, oldest_ts + config.ttl_ms + 1 - self._clock.now_ms())
+
     def _expire(self, topic: Topic) -> None:
         self._state.expire(topic, self._clock.now_ms(), self._state.cold.load)
 
@@ -180,7 +189,7 @@ class Queues:
             return self.serve(topic, queue, [claim], now)[0]
         self._commit_log.check_writable()
         if queue.limits_of is not topic.config:
-            limit(queue, topic.config)
+            limit(queue, topic.config, now)
         limits, room, tags = queue.limits, claim.wanted, None
         if limits is not None:
             room, tags = limits.room(room, now), limits.tags if limits.tags.in_use else None
@@ -221,7 +230,7 @@ class Queues:
             return grants
         config = topic.config
         if queue.limits_of is not config:
-            limit(queue, config)
+            limit(queue, config, now)
         deliveries_max = config.max_deliveries if config.max_deliveries and config.dead_letter else UNLIMITED
         wanted = sum([claim.wanted for claim in claims])
         taken, doomed = queue.take(topic, wanted, bytes_for(claims), deliveries_max, self._state.cold.load, now)

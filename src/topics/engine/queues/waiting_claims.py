@@ -207,8 +207,8 @@ class Claimers:
                 self.discard(member)
 
     def _arm(self) -> None:
-        """Look again when the next lease or rest expires."""
-        due_ms = min(self.queue.next_ms, self._retry_ms)
+        """Look again when the next lease, rest or job in flight expires."""
+        due_ms = min(self.queue.next_ms, self._retry_ms, self._claims.queues.expires_ms(self.topic))
         if self._members and due_ms < self._armed_ms:
             self._armed_ms = due_ms
             self._news.look_again_in(max(1, due_ms - self._claims.queues.now()))

@@ -36,12 +36,13 @@ class Limits:
         self.limited_by = ""
         self.next_ms = NEVER_MS
 
-    def configure(self, config: TopicConfig) -> None:
+    def configure(self, config: TopicConfig, now_ms: int) -> None:
         self._in_flight_max = _or_none(config.max_in_flight)
         self._rate = _rate(config.rate_per_s, config.burst)
-        self.tags.configure(
-            _or_none(config.max_in_flight_per_tag), _rate(config.rate_per_s_per_tag, config.burst_per_tag)
-        )
+        if self._rate is not None:
+            self._full_ms = self._rate.bounded(self._full_ms, now_ms)
+        tag_rate = _rate(config.rate_per_s_per_tag, config.burst_per_tag)
+        self.tags.configure(_or_none(config.max_in_flight_per_tag), tag_rate, now_ms)
         self.next_ms = NEVER_MS
 
     @property
@@ -115,16 +116,16 @@ class Limits:
             self.next_ms = NEVER_MS
 
 
-def limit(queue: Queue, config: TopicConfig) -> None:
+def limit(queue: Queue, config: TopicConfig, now_ms: int) -> None:
     """Let the queue observe this configuration, from the next claim on."""
     queue.limits_of = config
     if queue.limits is None:
         limits = Limits(queue)
-        limits.configure(config)
+        limits.configure(config, now_ms)
         if not limits.are_off:
             queue.limits = limits
         return
-    queue.limits.configure(config)
+    queue.limits.configure(config, now_ms)
     queue.drop_limits_if_off()
 
 

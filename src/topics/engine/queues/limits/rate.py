@@ -20,6 +20,12 @@ class Rate:
         self._interval_ms = 1_000 / per_s
         self.burst = burst or max(1, int(per_s))
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rate) and (self._interval_ms, self.burst) == (other._interval_ms, other.burst)
+
+    def __hash__(self) -> int:
+        return hash((self._interval_ms, self.burst))
+
     def room(self, full_ms: float, now_ms: int) -> int:
         """How many jobs may be handed out now."""
         if full_ms <= now_ms:
@@ -29,6 +35,10 @@ class Rate:
     def after(self, full_ms: float, now_ms: int, jobs: int) -> float:
         """When the bucket is full again if these are handed out."""
         return max(full_ms, float(now_ms)) + jobs * self._interval_ms
+
+    def bounded(self, full_ms: float, now_ms: int) -> float:
+        """When a bucket that was filled at another rate is full: it is at most empty."""
+        return min(full_ms, now_ms + self.burst * self._interval_ms)
 
     def due_ms(self, full_ms: float) -> int:
         """When there is room for one."""

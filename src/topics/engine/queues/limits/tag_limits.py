@@ -110,9 +110,9 @@ class TagLimits:
         self._waiting_fresh = DueGroup(JobPlace.READY)
         self._waiting_fresh.fresh = True
         self._waiting_reclaimed = DueGroup(JobPlace.READY)
-        # Lines with a job to hand out, by its rank and seq; lines by the time at which their rate allows a job; lines
-        # that may have room; lines whose bucket may be full.
-        self._open: list[tuple[int, int, TagLine]] = []
+        # Lines with a job to hand out, by its rank and seq (listed anew when one comes that is claimed first); lines by
+        # the time at which their rate allows a job; lines that may have room; lines whose bucket may be full.
+        self._open: list[tuple[int, int, int, TagLine]] = []
         self._due: list[tuple[int, int, TagLine]] = []
         self._stirred: deque[TagLine] = deque()
         self._spent: deque[TagLine] = deque()
@@ -123,7 +123,10 @@ class TagLimits:
         # The last claim has not looked at all jobs it might have got.
         self.unfinished = False
 
-    def configure(self, held_max: int | None, rate: Rate | None) -> None:
+    def configure(self, held_max: int | None, rate: Rate | None, now_ms: int) -> None:
+        if held_max == self._held_max and rate == self._rate:
+            # Another field of the configuration has changed: do not look at all lines again.
+            return
         if held_max is None:
             self._unseen = array("Q")
             self._holders.clear()
@@ -135,6 +138,8 @@ class TagLimits:
         lines: dict[bytes, TagLine] = {}
         for line in self._lines.values():
             line.timed = False
+            if rate is not None:
+                line.full_ms = rate.bounded(line.full_ms, now_ms)
             if held_max is None:
                 line.held = 0
             if rate is not None or line.held or line.is_waiting:
@@ -235,12 +240,13 @@ class TagLimits:
         if head is None:
             if self._lines.get(line.tag) is line:
                 self._forget_idle(line)
-        elif line.listed or (self._held_max is not None and line.held >= self._held_max):
+        elif (line.listed and line.listed_as <= head) or (self._held_max is not None and line.held >= self._held_max):
             # It is found when the heap comes to it, or when a held job is let go of.
             return
         elif self._rate is None or self._rate.room(line.full_ms, now_ms):
-            line.listed = True
-            heappush(self._open, (head[0], head[1], line))
+            line.listed, line.listed_as = True, head
+            self._serial += 1
+            heappush(self._open, (head[0], head[1], self._serial, line))
         elif not line.timed:
             line.timed = True
             self._serial += 1
@@ -325,7 +331,12 @@ class TagLimits:
     def _take_head(self, search: Search) -> None:
         """The head of the first of the open lines, if that is open and its head a job that waits."""
         queue, topic = self._queue, search.topic
-        rank, seq, line = self._open[0]
+        rank, seq, _, line = self._open[0]
+        if not line.listed or line.listed_as != (rank, seq):
+            # The line was listed anew since, with a job that comes first.
+            heappop(self._open)
+            search.visits_left -= 1
+            return
         is_head = line.head() == (rank, seq)
         is_waiting = self._is_waiting(topic, rank, seq)
         if is_head and is_waiting and self._is_open(line, search.now_ms):

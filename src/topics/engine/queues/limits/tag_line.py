@@ -21,7 +21,7 @@ USED_MAX: Final = 1_024
 
 
 class TagLine:
-    __slots__ = ("_ranked", "_seqs", "_start", "_trim_at", "full_ms", "held", "listed", "tag", "timed")
+    __slots__ = ("_ranked", "_seqs", "_start", "_trim_at", "full_ms", "held", "listed", "listed_as", "tag", "timed")
 
     def __init__(self, tag: bytes) -> None:
         self.tag = tag
@@ -29,8 +29,9 @@ class TagLine:
         self.held = 0
         # when the bucket of its rate is full
         self.full_ms = 0.0
-        # whether it is among the lines with a job to hand out, and among those that wait for their rate
+        # whether it is among the lines with a job to hand out, with which head, and among those that wait for a rate
         self.listed = False
+        self.listed_as: tuple[int, int] = (0, 0)
         self.timed = False
         self._seqs = array("Q")
         self._start = 0

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from topics.engine.queues.part import results_of
-from topics.engine.queues.results.job_groups import OPEN_MAX, JobGroup
+from topics.engine.queues.results.job_groups import OPEN_MAX, JobGroup, JobGroups
 from topics.model.errors import InvalidRequest, JobGroupConflict, Throttled
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ class GroupAdmission:
 
     def __init__(self, in_flight: InFlight) -> None:
         self._in_flight = in_flight
+        # jobs that are pending, by queue and group
+        self._pending: Counter[tuple[int, str]] = Counter()
 
     def check(self, topic: Topic | None, request: AppendRequest, now_ms: int) -> None:
         """Refuse jobs that cannot join their groups; raises Busy while one of these is created."""
@@ -43,16 +45,32 @@ class GroupAdmission:
         for name, group in given.items():
             existing = _existing(topic, name, now_ms)
             new += existing is None
-            _check(group, existing, counts[name])
+            pending = self._pending[topic.id, name] if topic is not None else 0
+            _check(group, existing, counts[name], pending)
         results = results_of(topic) if topic is not None else None
-        if new and (results.groups.open_count if results is not None else 0) + new > OPEN_MAX:
-            raise Throttled(f"a queue has at most {OPEN_MAX} open job groups", limit="open job groups", max=OPEN_MAX)
+        groups = results.groups if results is not None else JobGroups()
+        if new and not groups.has_room(new, given):
+            raise Throttled(
+                f"a queue has at most {OPEN_MAX} open job groups; finish or cancel their jobs, or use another queue",
+                limit="open job groups",
+                max=OPEN_MAX,
+            )
 
     def note(self, topic: Topic, column: GroupColumn, change: PendingChange) -> None:
         """Jobs of these groups are pending."""
         made = [group.name for group in column.groups if _existing(topic, group.name, topic.clock_ms) is None]
+        counts = Counter((topic.id, column.groups[number - 1].name) for number in column.numbers if number)
+        self._pending.update(counts)
+        change.then(lambda _: self._landed(counts))
         if made:
             self._in_flight.hold_members(change, _key(topic), [name.encode() for name in made])
+
+    def _landed(self, counts: Counter[tuple[int, str]]) -> None:
+        pending = self._pending
+        for key, count in counts.items():
+            pending[key] -= count
+            if not pending[key]:
+                del pending[key]
 
 
 def _key(topic: Topic) -> Key:
@@ -65,12 +83,12 @@ def _existing(topic: Topic | None, name: str, now_ms: int) -> JobGroup | None:
     return None if group is None or group.has_passed(now_ms) else group
 
 
-def _check(given: JobGroupRequest, existing: JobGroup | None, count: int) -> None:
+def _check(given: JobGroupRequest, existing: JobGroup | None, count: int, pending: int) -> None:
     if existing is not None and (existing.size, existing.notify) != (given.size, given.notify):
         raise JobGroupConflict(
             given.name,
             f'was opened with size {existing.size} and notify "{existing.notify}"; say the same, or another name',
         )
-    added = existing.added if existing is not None else 0
+    added = pending + (existing.added if existing is not None else 0)
     if added + count > given.size:
         raise JobGroupConflict(given.name, f"has {added} of its {given.size} jobs, {count} more do not fit")

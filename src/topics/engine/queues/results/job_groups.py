@@ -1,6 +1,7 @@
 """Job groups: how many jobs of each have ended and how, which record says so, and which jobs belong to them.
 
     open ──`size` jobs have ended──▶ complete ──GroupNotified──▶ notified ──KEPT_MS──▶ forgotten
+      └─ idle: all jobs so far have ended ──OPEN_MAX others──────────────────────────────▶ forgotten
 
 The counts follow from the fold of what ends jobs. The record that says so and the mark that it was written are one op:
 a complete group that is not notified after a restart has no record yet, and gets it then.
@@ -9,7 +10,7 @@ a complete group that is not notified after a restart has no record yet, and get
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -60,7 +61,7 @@ class JobGroup(msgspec.Struct, array_like=True):
 
 
 class JobGroupsImage(msgspec.Struct, array_like=True):
-    """The groups of a queue in a snapshot, notified ones first and in their order; and which seqs belong to which."""
+    """Groups of a queue in a snapshot: notified, idle (both in their order) and other ones; and the seqs of each."""
 
     next_number: int
     groups: list[JobGroup]
@@ -70,13 +71,15 @@ class JobGroupsImage(msgspec.Struct, array_like=True):
 class JobGroups:
     """The groups of one queue."""
 
-    __slots__ = ("_by_number", "_next_number", "_notified", "_spans", "by_name", "due")
+    __slots__ = ("_by_number", "_idle", "_next_number", "_notified", "_spans", "by_name", "due")
 
     def __init__(self) -> None:
         self.by_name: dict[str, JobGroup] = {}
         self._by_number: dict[int, JobGroup] = {}
         # in the order in which they were notified
         self._notified: OrderedDict[str, None] = OrderedDict()
+        # open, with fewer jobs than `size`, of which none is left; in the order in which they became so
+        self._idle: OrderedDict[str, None] = OrderedDict()
         self._spans = SeqSpans()
         self._next_number = 1
         # complete, and without a record
@@ -85,6 +88,11 @@ class JobGroups:
     @property
     def open_count(self) -> int:
         return len(self.by_name) - len(self._notified)
+
+    def has_room(self, new: int, joined: Iterable[str]) -> bool:
+        """Whether so many groups may be made by jobs that join these: idle groups that get none of them make room."""
+        room = OPEN_MAX - self.open_count - new
+        return room >= 0 or room + len(self._idle) - sum([name in self._idle for name in joined]) >= 0
 
     @property
     def counting(self) -> bool:
@@ -95,6 +103,8 @@ class JobGroups:
 
     def appended(self, topic: Topic, batch: Batch, column: GroupColumn) -> None:
         """Jobs of a batch join their groups; the first of a name makes it."""
+        for given in column.groups:
+            self._idle.pop(given.name, None)
         groups = [None, *[self._group(given.name, given.size, given.notify, batch.ts) for given in column.groups]]
         seq = batch.first_seq
         for number, count in _runs(column):
@@ -111,6 +121,9 @@ class JobGroups:
             self._forget(group)
             group = None
         if group is None:
+            # In the fold, so that a replay does the same; only jobs that expire may do so at another op.
+            if self._idle and self.open_count >= OPEN_MAX:
+                self._forget(self.by_name[next(iter(self._idle))])
             group = JobGroup(self._next_number, name, size, notify, ts)
             self._next_number += 1
             self.by_name[name] = self._by_number[group.number] = group
@@ -124,6 +137,8 @@ class JobGroups:
                 group.ended[state] += died
                 if group.is_due:
                     self.due[group.name] = group
+                elif not group.notified_ts and number not in self._spans.left:
+                    self._idle[group.name] = None
 
     def notified(self, name: str, ts: int, seq: int) -> None:
         group = self.by_name.get(name)
@@ -137,6 +152,7 @@ class JobGroups:
 
     def _forget(self, group: JobGroup) -> None:
         self._notified.pop(group.name, None)
+        self._idle.pop(group.name, None)
         del self.by_name[group.name], self._by_number[group.number]
 
     # --- between ops ---
@@ -153,19 +169,23 @@ class JobGroups:
     # --- in a snapshot ---
 
     def image(self) -> JobGroupsImage:
-        groups = [self.by_name[name] for name in self._notified]
-        groups += [group for name, group in self.by_name.items() if name not in self._notified]
+        groups = [self.by_name[name] for name in (*self._notified, *self._idle)]
+        groups += [
+            group for name, group in self.by_name.items() if name not in self._notified and name not in self._idle
+        ]
         return JobGroupsImage(self._next_number, groups, self._spans.encode())
 
     def restore(self, image: JobGroupsImage, blocks: list[Block]) -> None:
         self._next_number = image.next_number
+        self._spans.restore(image.spans, blocks)
         for group in image.groups:
             self.by_name[group.name] = self._by_number[group.number] = group
             if group.notified_ts:
                 self._notified[group.name] = None
             elif group.is_due:
                 self.due[group.name] = group
-        self._spans.restore(image.spans, blocks)
+            elif group.number not in self._spans.left:
+                self._idle[group.name] = None
 
 
 def _runs(column: GroupColumn) -> Iterator[tuple[int, int]]:

@@ -165,6 +165,11 @@ class Notifier:
         log.error("job groups: a run failed, trying again", exc_info=error)
         self._running = self._sweeping = False
         self._sweep = None
+        # The run had taken queues out of the list, and is not sure to have done them.
+        for topic in self._engine.state.by_id.values():
+            results = results_of(topic)
+            if results is not None and results.groups.due:
+                self._stuck[topic.id] = topic
         if self._retry is None:
             self._retry = self._deadlines.add(FAILED_MS, self._again)
 
