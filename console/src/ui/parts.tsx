@@ -221,6 +221,15 @@ export function Check({ label, checked, onChange }: { label: string; checked: bo
   );
 }
 
+/** A check box in a table; on small screens all of its cell is its target. */
+export function Tick({ label, checked, onChange }: { label: string; checked: boolean; onChange: (on: boolean) => void }) {
+  return (
+    <label class="tick">
+      <input type="checkbox" aria-label={label} checked={checked} onChange={(event) => onChange(event.currentTarget.checked)} />
+    </label>
+  );
+}
+
 // --- parts of pages ---
 
 export function Tabs({ label, items }: { label: string; items: { name: string; href: string; on: boolean; count?: number | undefined }[] }) {
@@ -344,6 +353,10 @@ type ConfirmProps = {
   /** What must be typed before the button works. */
   name?: string;
   verb: string;
+  /** What it would hit is not known yet. */
+  counting?: boolean;
+  /** It would hit nothing: there is only something to close. */
+  nothing?: boolean;
   busy?: boolean;
   error?: Error | undefined;
   onConfirm: () => void;
@@ -352,9 +365,10 @@ type ConfirmProps = {
 };
 
 /** Before anything is lost: says what and how much, and wants the name typed where everything goes. */
-export function Confirm({ title, name, verb, busy, error, onConfirm, onClose, children }: ConfirmProps) {
+export function Confirm({ title, name, verb, counting, nothing, busy, error, onConfirm, onClose, children }: ConfirmProps) {
   const [typed, setTyped] = useState("");
-  const ready = (name === undefined || typed === name) && busy !== true;
+  if (nothing === true) return <Dialog title={title} onClose={onClose}>{children}</Dialog>;
+  const ready = (name === undefined || typed === name) && busy !== true && counting !== true;
   return (
     <Dialog
       title={title}
@@ -362,7 +376,7 @@ export function Confirm({ title, name, verb, busy, error, onConfirm, onClose, ch
       onSubmit={() => {
         if (ready) onConfirm();
       }}
-      actions={<Button kind="danger fill" type="submit" disabled={!ready}>{busy === true ? "Working…" : verb}</Button>}
+      actions={<Button kind="danger fill" type="submit" disabled={!ready}>{busy === true && counting !== true ? "Working…" : verb}</Button>}
     >
       {children}
       {name !== undefined && <Input label={`Type ${name} to confirm`} value={typed} onInput={setTyped} autoFocus />}
@@ -373,13 +387,18 @@ export function Confirm({ title, name, verb, busy, error, onConfirm, onClose, ch
 
 // --- what happened ---
 
-const messages = signal<{ id: number; text: string; kind: string }[]>([]);
+interface Link {
+  name: string;
+  href: string;
+}
+
+const messages = signal<{ id: number; text: string; kind: string; link: Link | undefined }[]>([]);
 let lastId = 0;
 
-export function say(text: string, kind: "" | "bad" = ""): void {
+export function say(text: string, kind: "" | "bad" = "", link?: Link): void {
   const id = ++lastId;
-  messages.value = [...messages.value.slice(-3), { id, text, kind }];
-  setTimeout(() => dismiss(id), kind === "bad" ? 10_000 : 5_000);
+  messages.value = [...messages.value.slice(-3), { id, text, kind, link }];
+  setTimeout(() => dismiss(id), kind === "bad" || link !== undefined ? 10_000 : 5_000);
 }
 
 function dismiss(id: number): void {
@@ -392,6 +411,7 @@ export function Toasts() {
       {messages.value.map((message) => (
         <div class={`toast ${message.kind}`} key={message.id}>
           <span>{message.text}</span>
+          {message.link !== undefined && <a href={message.link.href}>{message.link.name}</a>}
           <Button kind="quiet" label="Dismiss" onClick={() => dismiss(message.id)}>✕</Button>
         </div>
       ))}

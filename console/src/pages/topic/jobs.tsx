@@ -1,14 +1,14 @@
 /** Jobs of a queue in one state: looked at, searched by tag, chosen, and retried, released, buried, brought back or deleted. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { JobItem, JobsRequest, StateReply } from "topics-client";
+import { ApiError, type JobItem, type JobsRequest, type StateReply } from "topics-client";
 import { count, plural, span } from "../../format.ts";
-import { to } from "../../route.ts";
+import { go, place, to } from "../../route.ts";
 import { can, client } from "../../session.ts";
-import { Badge, Button, Confirm, Copy, Dialog, Empty, Foreign, HeldNote, Input, Json, Preview, Problem, Relative, Time, say } from "../../ui/parts.tsx";
+import { Badge, Button, Confirm, Copy, Dialog, Empty, Foreign, HeldNote, Input, Json, Preview, Problem, Relative, Tick, Time, say } from "../../ui/parts.tsx";
 import { useHeld } from "../../ui/held.ts";
 import { useAction, useResource } from "../../ui/resource.ts";
-import { Taken } from "./workers.tsx";
+import { SteadyTaken, Taken } from "./workers.tsx";
 
 export type JobState = JobItem["state"];
 type Verb = JobsRequest["action"];
@@ -77,6 +77,8 @@ const EMPTY: { [state in JobState]: [string, string] } = {
   dead: ["No job is dead", "Jobs that failed too often, or that a worker gave up, are kept here with the reason. They can be put back in the queue."],
 };
 
+const NAMES: { [state in JobState]: string } = { ready: "ready", leased: "in flight", delayed: "delayed", dead: "dead" };
+
 const HINT: { [state in JobState]: string } = {
   ready: "Select jobs to take them out of the queue.",
   leased: "Select jobs to extend, release or stop them.",
@@ -87,14 +89,21 @@ const HINT: { [state in JobState]: string } = {
 type Picked = { seqs: ReadonlySet<number> } | "all";
 
 export function Jobs({ topic, state, onChange }: { topic: StateReply; state: JobState; onChange: () => void }) {
-  const [tag, setTag] = useState("");
-  const [search, setSearch] = useState("");
+  // In the address, so that a link can lead to jobs of one tag.
+  const search = place.value.query.get("tag") ?? "";
+  const [tag, setTag] = useState(search);
   const [cursors, setCursors] = useState<string[]>([]);
   const [picked, setPicked] = useState<Picked>({ seqs: new Set() });
   const [doing, setDoing] = useState<{ choice: Choice; picked: Picked }>();
   // Rises with what is done here: that is shown at once.
   const [turn, setTurn] = useState(0);
   const [open, setOpen] = useState<JobItem>();
+  const nothing = { seqs: new Set<number>() };
+  useEffect(() => {
+    setTag(search);
+    setCursors([]);
+    setPicked(nothing);
+  }, [search]);
   const cursor = cursors.at(-1);
   const list = useResource(
     (signal) =>
@@ -117,7 +126,6 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
     if (!seqs.delete(seq)) seqs.add(seq);
     setPicked({ seqs });
   };
-  const nothing = { seqs: new Set<number>() };
   useWalking(jobs, open, setOpen);
 
   return (
@@ -129,9 +137,7 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
             class="toolbar"
             onSubmit={(event) => {
               event.preventDefault();
-              setSearch(tag.trim());
-              setCursors([]);
-              setPicked(nothing);
+              go(["topics", topic.topic, state], { tag: tag.trim() || undefined }, true);
             }}
           >
             <Input label="Tag" type="search" value={tag} onInput={setTag} placeholder="user-*" />
@@ -154,11 +160,10 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
                   <tr>
                     {may && (
                       <th scope="col">
-                        <input
-                          type="checkbox"
-                          aria-label="Select this page"
+                        <Tick
+                          label="Select this page"
                           checked={jobs.length > 0 && jobs.every(isPicked)}
-                          onChange={(event) => setPicked(event.currentTarget.checked ? { seqs: new Set(jobs.map((job) => job.$seq)) } : nothing)}
+                          onChange={(on) => setPicked(on ? { seqs: new Set(jobs.map((job) => job.$seq)) } : nothing)}
                         />
                       </th>
                     )}
@@ -173,13 +178,16 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
                     <tr key={job.$seq} class={`pick ${open?.$seq === job.$seq || isPicked(job) ? "on" : ""}`} onClick={() => setOpen(open?.$seq === job.$seq ? undefined : job)}>
                       {may && (
                         <td onClick={(event) => event.stopPropagation()}>
-                          <input type="checkbox" aria-label={`Select job ${job.$seq}`} checked={isPicked(job)} onChange={() => toggle(job.$seq)} />
+                          <Tick label={`Select job ${job.$seq}`} checked={isPicked(job)} onChange={() => toggle(job.$seq)} />
                         </td>
                       )}
                       <td class="right number"><Button kind="link" label={`Open job ${job.$seq}`}>{count(job.$seq)}</Button></td>
                       <Standing job={job} deliveriesMax={topic.config.max_deliveries ?? 0} />
                       <td class="wide-only clip">{job.$tag !== undefined && <Foreign text={job.$tag} max={40} />}</td>
-                      <td class="payload"><Preview source={job.data.source} /></td>
+                      <td class="payload">
+                        {job.$tag !== undefined && <span class="narrow-only cut small"><Foreign text={job.$tag} max={40} /></span>}
+                        <Preview source={job.data.source} />
+                      </td>
                     </tr>
                   ))}
                 </tbody>
@@ -203,7 +211,16 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
             </div>
           )}
         </section>
-        {open !== undefined && <Job topic={topic} job={jobs.find((job) => job.$seq === open.$seq) ?? open} onClose={() => setOpen(undefined)} onAct={may ? (choice) => setDoing({ choice, picked: { seqs: new Set([open.$seq]) } }) : undefined} />}
+        {open !== undefined && (
+          <Job
+            topic={topic}
+            job={jobs.find((job) => job.$seq === open.$seq) ?? open}
+            // The newest list, also while the pointer holds what is shown.
+            listed={list.data === undefined || list.data.jobs.some((job) => job.$seq === open.$seq)}
+            onClose={() => setOpen(undefined)}
+            onAct={may ? (choice) => setDoing({ choice, picked: { seqs: new Set([open.$seq]) } }) : undefined}
+          />
+        )}
       </div>
       {doing !== undefined && (
         <Act
@@ -212,6 +229,7 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
           choice={doing.choice}
           picked={doing.picked}
           tag={search}
+          afterwards={tagOf(doing.picked === "all" ? undefined : jobs.filter((job) => doing.picked !== "all" && doing.picked.seqs.has(job.$seq))) ?? search}
           onClose={() => setDoing(undefined)}
           onDone={() => {
             setDoing(undefined);
@@ -231,24 +249,30 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
 function columns(state: JobState): [string, string][] {
   switch (state) {
     case "ready":
-      return [["Waiting", "spare"], ["Deliveries", "right wide-only spare"], ["Last error", ""]];
+      return [["Waiting", "spare"], ["Deliveries", "right wide-only spare"], ["Last error", "wide-only"]];
     case "leased":
-      return [["Worker", ""], ["Deadline", ""], ["Deliveries", "right wide-only spare"]];
+      return [["Worker", "wide-only"], ["Deadline", ""], ["Deliveries", "right wide-only spare"]];
     case "delayed":
-      return [["Due", ""], ["Deliveries", "right wide-only spare"], ["Last error", ""]];
+      return [["Due", ""], ["Deliveries", "right wide-only spare"], ["Last error", "wide-only"]];
     case "dead":
       return [["Died", "wide-only spare"], ["Deliveries", "wide-only spare"], ["Reason", ""]];
   }
 }
 
 function Standing({ job, deliveriesMax }: { job: JobItem; deliveriesMax: number }) {
-  const deliveries = <td class="right number wide-only spare">{count(job.deliveries ?? 0)}</td>;
-  const error = <td class={`clip long ${job.error === undefined ? "muted" : "bad"}`}>{job.error === undefined ? "–" : <Foreign text={job.error} max={120} />}</td>;
+  const deliveries = <td class="right number nowrap wide-only spare">{tries(job, deliveriesMax)}</td>;
+  const error = <td class={`clip long ${job.state === "dead" ? "" : "wide-only"} ${job.error === undefined ? "muted" : "bad"}`}>{job.error === undefined ? "–" : <Foreign text={job.error} max={120} />}</td>;
   switch (job.state) {
     case "ready":
       return <><td class="muted spare"><Relative ms={job.$ts} past="" /></td>{deliveries}{error}</>;
     case "leased":
-      return <><td class="clip"><Foreign text={job.worker ?? ""} max={60} /></td><td><Relative ms={job.deadline ?? 0} /></td>{deliveries}</>;
+      return (
+        <>
+          <td class="clip wide-only"><Foreign text={job.worker ?? ""} max={60} /></td>
+          <td><span class="narrow-only cut"><Foreign text={job.worker ?? ""} max={60} /></span><Relative ms={job.deadline ?? 0} /></td>
+          {deliveries}
+        </>
+      );
     case "delayed":
       return <><td><Relative ms={job.due ?? 0} /></td>{deliveries}{error}</>;
     case "dead":
@@ -306,8 +330,35 @@ function useWalking(jobs: JobItem[], open: JobItem | undefined, setOpen: (job: J
   });
 }
 
-function Job({ topic, job, onClose, onAct }: { topic: StateReply; job: JobItem; onClose: () => void; onAct: ((choice: Choice) => void) | undefined }) {
+/** The tag that all of these jobs have. */
+function tagOf(jobs: JobItem[] | undefined): string | undefined {
+  const tag = jobs?.[0]?.$tag;
+  return jobs?.every((job) => job.$tag === tag) === true ? tag : undefined;
+}
+
+/** Whether the job is still in the state that is shown; a dead one is a record of the dead-letter topic. */
+async function isStill(topic: StateReply, job: JobItem, signal: AbortSignal): Promise<boolean> {
+  try {
+    if (job.state !== "dead") {
+      const found = await client.call("GET /v0/topics/{topic}/jobs/{seq}", { path: { topic: topic.topic, seq: String(job.$seq) }, signal });
+      return found.state === job.state;
+    }
+    const letters = topic.config.dead_letter ?? "";
+    const found = await client.call("POST /v0/topics/{topic}/diff", { path: { topic: letters }, body: { from_seq: job.$seq - 1, limit: 1 }, signal });
+    return found.records[0]?.$seq === job.$seq;
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 404) return false;
+    throw error;
+  }
+}
+
+type JobProps = { topic: StateReply; job: JobItem; listed: boolean; onClose: () => void; onAct: ((choice: Choice) => void) | undefined };
+
+function Job({ topic, job, listed, onClose, onAct }: JobProps) {
   const home = job.state === "dead" ? (topic.config.dead_letter ?? "") : topic.topic;
+  // One that is not in the list may be on another page of it, or elsewhere by now: another person or a worker had it.
+  const still = useResource(async (signal) => listed || (await isStill(topic, job, signal)), [job.$seq, listed], listed ? 0 : EVERY_MS);
+  const gone = still.data === false;
   return (
     <section class="card detail" aria-label={`Job ${job.$seq}`}>
       <header>
@@ -315,6 +366,7 @@ function Job({ topic, job, onClose, onAct }: { topic: StateReply; job: JobItem; 
         <Button kind="quiet" label="Close the job" onClick={onClose}>✕</Button>
       </header>
       <div class="body stack">
+        {gone && <p class="notice warn" role="status">This job is no longer {NAMES[job.state]}.</p>}
         {job.error !== undefined && job.error !== MOVED && <p class="notice bad"><Foreign text={job.error} /></p>}
         {job.state === "dead" && <Death job={job} deliveriesMax={topic.config.max_deliveries ?? 0} />}
         <dl class="facts">
@@ -328,7 +380,7 @@ function Job({ topic, job, onClose, onAct }: { topic: StateReply; job: JobItem; 
           {job.$tag !== undefined && <><dt>Tag</dt><dd><Foreign text={job.$tag} /></dd></>}
           <dt>Record</dt><dd><a href={to(["topics", home, "records"], { seq: job.$seq })}><Foreign text={home} /> #{job.$seq}</a></dd>
         </dl>
-        {onAct !== undefined && (
+        {onAct !== undefined && !gone && (
           <div class="row">
             {CHOICES[job.state].filter((choice) => choice.action !== "bury" || topic.config.dead_letter !== null).map((choice) => (
               <Button kind={choice.danger === true ? "danger" : "primary"} onClick={() => onAct(choice)}>{choice.name}</Button>
@@ -344,10 +396,20 @@ function Job({ topic, job, onClose, onAct }: { topic: StateReply; job: JobItem; 
   );
 }
 
-type ActProps = { topic: StateReply; state: JobState; choice: Choice; picked: Picked; tag: string; onClose: () => void; onDone: () => void };
+type ActProps = {
+  topic: StateReply;
+  state: JobState;
+  choice: Choice;
+  picked: Picked;
+  tag: string;
+  /** A tag that finds the jobs among the ready ones; empty: there is none. */
+  afterwards: string;
+  onClose: () => void;
+  onDone: () => void;
+};
 
 /** Counts first, asks, then works in pieces with the number so far; can be stopped between two of them. */
-function Act({ topic, state, choice, picked, tag, onClose, onDone }: ActProps) {
+function Act({ topic, state, choice, picked, tag, afterwards, onClose, onDone }: ActProps) {
   const [hits, setHits] = useState<{ changed: number; more: boolean }>();
   const [done, setDone] = useState<number>();
   const [rate, setRate] = useState("");
@@ -368,6 +430,9 @@ function Act({ topic, state, choice, picked, tag, onClose, onDone }: ActProps) {
       stopped.current = true;
     };
   }, []);
+  const none = picked !== "all" && picked.seqs.size === 1 ? `This job is no longer ${NAMES[state]}.` : `None of these jobs is ${NAMES[state]} any more.`;
+  // Somebody else was faster: then there is nothing to confirm.
+  const tooLate = hits !== undefined && hits.changed === 0 && !hits.more && done === undefined;
   const run = () =>
     void action.run(async () => {
       let changed = 0;
@@ -377,11 +442,13 @@ function Act({ topic, state, choice, picked, tag, onClose, onDone }: ActProps) {
         setDone(changed);
         more = step.more && step.changed > 0;
       }
-      say(`${plural(changed, "job")} of ${topic.topic} ${changed === 1 ? "is" : "are"} ${choice.past}${stopped.current ? ", then it was stopped" : ""}`);
+      const link = TO_WORKERS.includes(choice.action) ? { name: "Show", href: to(["topics", topic.topic, "ready"], { tag: afterwards || undefined }) } : undefined;
+      if (changed === 0) say(none);
+      else say(`${plural(changed, "job")} of ${topic.topic} ${changed === 1 ? "is" : "are"} ${choice.past}${stopped.current ? ", then it was stopped" : ""}`, "", link);
       onDone();
     });
   const shown = hits === undefined ? "…" : `${hits.more ? "at least " : ""}${plural(hits.changed, "job")}`;
-  const options = (
+  const options = tooLate ? <p>{none}</p> : (
     <>
       <p>
         <strong>{shown}</strong> of <strong class="foreign">{topic.topic}</strong>. {choice.explain[hits?.changed === 1 ? 0 : 1]}
@@ -400,18 +467,19 @@ function Act({ topic, state, choice, picked, tag, onClose, onDone }: ActProps) {
   );
   const close = () => {
     stopped.current = true;
-    onClose();
+    if (tooLate) onDone();
+    else onClose();
   };
   const verb = hits === undefined ? choice.name : choice.verb(plural(hits.changed, "job"));
   if (choice.danger === true) {
     return (
-      <Confirm title={`${choice.name}?`} verb={verb} busy={action.busy || hits === undefined || hits.changed === 0} error={action.error} onClose={close} onConfirm={run} {...(choice.action === "delete" && picked === "all" ? { name: topic.topic } : {})}>
+      <Confirm title={`${choice.name}?`} verb={verb} counting={hits === undefined} nothing={tooLate} busy={action.busy} error={action.error} onClose={close} onConfirm={run} {...(choice.action === "delete" && picked === "all" ? { name: topic.topic } : {})}>
         {options}
       </Confirm>
     );
   }
   return (
-    <Dialog title={choice.name} onClose={close} onSubmit={run} actions={<Button kind="primary" type="submit" disabled={action.busy || hits === undefined || hits.changed === 0}>{action.busy && done !== undefined ? "Working…" : verb}</Button>}>
+    <Dialog title={choice.name} onClose={close} {...(tooLate ? {} : { onSubmit: run, actions: <Button kind="primary" type="submit" disabled={action.busy || hits === undefined}>{action.busy && hits !== undefined ? "Working…" : verb}</Button> })}>
       {options}
       <Problem error={action.error} />
     </Dialog>
@@ -446,7 +514,7 @@ function Head({ topic, state, onChange }: { topic: StateReply; state: JobState; 
             {queue.paused ? "Resume the queue" : "Pause the queue"}
           </Button>
         )}
-        <Taken queue={queue} command={`topics queue work ${topic.topic} --exec ./your-program`} />
+        <SteadyTaken topic={topic.topic} queue={queue} />
         {state === "leased" && <span class="muted">A worker has {span(topic.config.lease_ms ?? LEASE_MS)} for a job, unless it asks for another time.</span>}
         <Problem error={action.error} />
       </div>

@@ -8,6 +8,7 @@ import { can, client } from "../../session.ts";
 import { Button, Commands, Copy, Empty, Foreign, HeldNote, Input, Json, Preview, Problem, Time } from "../../ui/parts.tsx";
 import { type Held, useHeld } from "../../ui/held.ts";
 import { useResource } from "../../ui/resource.ts";
+import { Letters } from "./letters.tsx";
 
 const PAGE = 100;
 const SCAN_PAGE = 1_000;
@@ -81,6 +82,7 @@ export function Records({ topic }: { topic: StateReply }) {
   }
   return (
     <>
+      <Letters topic={topic} records={shown?.records ?? []} />
       <Jump
         topic={topic}
         filter={filter}

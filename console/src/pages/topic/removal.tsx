@@ -73,7 +73,8 @@ function SomeRecords({ topic, onDone }: { topic: StateReply; onDone: () => void 
         <Confirm
           title={`Delete ${plural(hits, "record")}?`}
           verb={`Delete ${plural(hits, "record")}`}
-          busy={action.busy || hits === 0}
+          nothing={hits === 0}
+          busy={action.busy}
           error={action.error}
           onClose={close}
           onConfirm={() => void action.run(work).then((went) => went && close())}

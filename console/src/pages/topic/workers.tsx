@@ -6,6 +6,8 @@ import { Relative } from "../../ui/parts.tsx";
 
 // A worker that polls asks more often than this; the overview goes by the same.
 const ASKED_MS_MAX = 15_000;
+// 23 h 59 min: no span of time takes more letters.
+const LONG_MS = 86_340_000;
 
 type Standing = "paused" | "connected" | "busy" | "asked" | "none";
 
@@ -18,7 +20,7 @@ export function standingOf(queue: QueueCounters): Standing {
 }
 
 /** In a few words; with jobs that wait, or that are `coming`, and nobody who takes them, it is a warning. */
-export function Taken({ queue, command, coming = 0 }: { queue: QueueCounters; command?: string; coming?: number }) {
+export function Taken({ queue, topic, coming = 0 }: { queue: QueueCounters; topic?: string; coming?: number }) {
   const standing = standingOf(queue);
   const asked = queue.last_claim_ts ?? null;
   const connected = queue.claimers ?? 0;
@@ -37,10 +39,21 @@ export function Taken({ queue, command, coming = 0 }: { queue: QueueCounters; co
             {alone ? `${queue.ready === 1 ? "1 job waits" : `${count(queue.ready)} jobs wait`}, and no worker is asking for jobs: ` : "No worker is asking for jobs: "}
             {asked === null ? "none has since the server started." : <>the last one did <Relative ms={asked} />.</>}
             {coming > 0 && (coming === 1 ? " The job waits until one comes." : " The jobs wait until one comes.")}
-            {command !== undefined && alone && <> Start one: <code class="foreign">{command}</code></>}
+            {topic !== undefined && alone && <> Start one: <code class="foreign">topics queue work {topic} <span class="nowrap">--exec ./your-program</span></code></>}
           </>
         )}
       </span>
     </p>
+  );
+}
+
+/** In the room that the longest of its sentences takes, so that what stands below never moves. */
+export function SteadyTaken({ topic, queue }: { topic: string; queue: QueueCounters }) {
+  const longest = { ...queue, paused: false, claimers: 0, in_flight: 0, ready: Math.max(queue.ready, 999_999), last_claim_ts: Date.now() - LONG_MS };
+  return (
+    <div class="steady">
+      <Taken queue={queue} topic={topic} />
+      <div class="room" aria-hidden="true"><Taken queue={longest} topic={topic} /></div>
+    </div>
   );
 }
