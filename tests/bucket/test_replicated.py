@@ -12,6 +12,7 @@ import pytest
 
 from tests.bucket.interrupted import Interrupted, die, nothing, refuse, shipping_of, until_shipped
 from tests.engine.rig import Rig
+from tests.txns.rig import TxnRig
 from topics.engine.core import commit_log
 from topics.engine.core.checkpoints import checkpoint
 from topics.engine.core.pending import Busy, PendingChange
@@ -36,8 +37,8 @@ def submit(rig: Rig, topic: str, *payloads: Any, **fields: Any) -> PendingChange
     return change
 
 
-def submit_to_both(rig: Rig, value: Any) -> PendingChange:
-    topics = {"r": {"records": [{"data": value}]}, "d": {"records": [{"data": value}]}}
+def submit_to_both(rig: Rig, value: Any, other: str = "d") -> PendingChange:
+    topics = {name: {"records": [{"data": value}]} for name in ("r", other)}
     change = rig.store.multi_append.append(
         msgspec.json.decode(msgspec.json.encode({"topics": topics}), type=MultiAppendRequest)
     )
@@ -218,6 +219,106 @@ def test_what_may_wait_for_the_bucket_is_bounded(
     assert rig.seqs("r") == list(range(1, 11))
 
 
+def test_what_waits_behind_another_topic_is_bounded_too(
+    opened: Open, interrupted: Interrupted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_log, "UNSHIPPED_MAX", 10)
+    rig = started(opened)
+    go_away(rig, interrupted)
+    waiting = [submit_to_both(rig, "both"), *(submit(rig, "d", number) for number in range(9))]
+    with pytest.raises(NotReplicated, match="this attempt has written nothing"):
+        submit(rig, "d", "too much")
+    rig.append("e", "another topic goes on")
+    interrupted.before = nothing
+    for change in waiting:
+        rig.finish(change)
+    assert payloads(rig, "d") == [0, "away", "both", *range(9)]
+
+
+def test_retries_share_what_they_wait_for(opened: Open, interrupted: Interrupted) -> None:
+    """A client retries every second, and the bucket may be away for hours."""
+    rig = started(opened)
+    go_away(rig, interrupted)
+    change = submit(rig, "r", "once", idempotency_key="k")
+    retries = [submit(rig, "r", "once", idempotency_key="k") for _ in range(5)]
+    told = [answers(retry) for retry in retries]
+    assert len(set(retries)) == 1
+    pass_time(rig, WAIT_MS + commit_log.AGE_EVERY_MS)
+    assert [type(error) for errors in told for error in errors] == [NotReplicated] * 5
+    assert change._overdue is not None
+    assert change._overdue.others == retries[:1]
+    assert not retries[0]._answers
+    interrupted.before = nothing
+    again = submit(rig, "r", "once", idempotency_key="k")
+    rig.finish(again)
+    assert (again.deduped, change.deduped) == (True, False)
+    assert payloads(rig, "r") == ["once"]
+
+
+def test_callers_are_refused_in_time_while_others_have_much_to_publish(opened: Open, interrupted: Interrupted) -> None:
+    """And what is shipped does not overtake what is only synced: both may change the same topic."""
+    rig = started(opened)
+    rig.append("f", -1, config={"durability": "fsync"})
+    until_shipped(rig)
+    go_away(rig, interrupted)
+    told = answers(submit(rig, "r", "waits"))
+    log = rig.store.commit_log
+    for _ in range(0, WAIT_MS + 2 * commit_log.AGE_EVERY_MS, commit_log.AGE_EVERY_MS):
+        changes = [submit(rig, "f", number) for number in range(3)]
+        rig.store.syncer.want_sync(changes[-1].position)
+        while rig.store.wal.synced_to < changes[-1].position:
+            rig.store.syncer.poll()
+        rig.clock.advance(commit_log.AGE_EVERY_MS)
+        assert log.settle(lambda: True)
+        assert not changes[-1].done
+    assert isinstance(told[0], NotReplicated)
+    shipped_later = submit_to_both(rig, "both", "f")
+    interrupted.before = nothing
+    while shipping_of(rig).shipped_to < shipped_later.position:
+        rig.store.syncer.poll()
+        shipping_of(rig).poll()
+    log.settle(lambda: True)
+    assert not shipped_later.done, "earlier ones of f are not published"
+    rig.finish(shipped_later)
+    assert payloads(rig, "f")[-2:] == [2, "both"]
+
+
+@pytest.mark.parametrize("topic", ["d", "r"])
+def test_a_commit_is_refused_only_if_its_own_topics_wait(
+    topic: str, tmp_path: Path, interrupted: Interrupted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = TxnRig(tmp_path / "a", bucket=f"file://{tmp_path}/bucket", bucket_piece_ms=1, bucket_lease_ms=1_000)
+    rig.configure("r", durability="replicated")
+    rig.configure("d", durability="fsync")
+    rig.stage("app", 1, "s", "staged", topic=topic)
+    until_shipped(rig)
+    go_away(rig, interrupted)
+    waiting = submit(rig, "r", "waits")
+    rig.clock.advance(WAIT_MS)
+    # The commit finds another write to d that is not published, and waits for that.
+    log, syncer = rig.store.commit_log, rig.store.syncer
+    ask, poll, before = log.check_bucket, syncer.poll, syncer.poll()
+    asked: list[int] = []
+
+    def check_bucket(topic_id: int) -> None:
+        asked.append(topic_id)
+        ask(topic_id)
+
+    monkeypatch.setattr(log, "check_bucket", check_bucket)
+    monkeypatch.setattr(syncer, "poll", lambda: poll() if asked else before)
+    submit(rig, "d", "other")
+    if topic == "d":
+        rig.commit("app", 1, "s")
+        assert payloads(rig, "d") == ["away", "other", "staged"]
+    else:
+        with pytest.raises(NotReplicated, match="this attempt has written nothing"):
+            rig.commit("app", 1, "s")
+    assert asked[0] == rig.store.state.by_name[topic].id
+    interrupted.before = nothing
+    rig.finish(waiting)
+    rig.close()
+
+
 def test_the_strictest_class_decides_and_topics_keep_their_order(opened: Open, interrupted: Interrupted) -> None:
     rig = started(opened)
     interrupted.before = refuse
@@ -270,6 +371,31 @@ def test_a_checkpoint_carries_what_waits(opened: Open, interrupted: Interrupted)
     assert shipping_of(rig).shipped_to == rig.store.wal.written_to, "before any reader"
 
 
+def test_a_checkpoint_carries_what_the_commit_thread_has_just_written(
+    opened: Open, interrupted: Interrupted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During a hand-over the log grows at any moment: also right before the checkpoint looks where it ends."""
+    rig = started(opened)
+    rig.append("r", "before")
+    go_away(rig, interrupted)
+    log = rig.store.commit_log
+    changes: list[PendingChange] = []
+
+    def write_meanwhile() -> bool:
+        if not changes:
+            changes.append(rig.engine.append("r", decode_body(append_decoder, b'{"records":[{"data":"waits"}]}')))
+            rig.store.wal.flush()
+        return False
+
+    monkeypatch.setattr(log, "marks_unwritten", write_meanwhile)
+    rig.checkpoint()
+    assert rig.store.snapshots.newest_position >= changes[0].position
+    assert not changes[0].done
+    interrupted.before = nothing
+    rig.crash()
+    assert payloads(rig, "r") == ["before", "waits"]
+
+
 def test_while_a_checkpoint_runs_what_it_carries_is_published(
     opened: Open, interrupted: Interrupted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,8 +443,8 @@ def test_after_a_gap_a_snapshot_brings_what_waited(opened: Open, interrupted: In
     change = submit(rig, "r", "waits")
     for _ in range(60):
         rig.append("d", "x" * 50_000)
-    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
     rig.checkpoint()
+    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
     rig.append("d", "last")
     assert not change.done
     interrupted.before = nothing
@@ -336,8 +462,8 @@ def test_a_server_with_a_gap_restarts(opened: Open, interrupted: Interrupted) ->
     submit(rig, "r", "waits")
     for _ in range(60):
         rig.append("d", "x" * 50_000)
-    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
     rig.checkpoint()
+    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
     die(rig, interrupted)
     rig.crash()
     assert payloads(rig, "r") == ["waits"]
@@ -353,8 +479,8 @@ def test_a_snapshot_after_a_gap_counts_only_if_no_other_server_took_over_before(
     change = submit(rig, "r", "waits")
     for _ in range(60):
         rig.append("d", "x" * 50_000)
-    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
     rig.checkpoint()
+    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
 
     def take_over_after_manifest(key: str) -> None:
         if key.startswith("snapshots/"):

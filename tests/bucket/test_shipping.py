@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.bucket.interrupted import Interrupted, nothing, refuse, shipping_of, until_shipped
+from tests.bucket.interrupted import Interrupted, die, nothing, refuse, shipping_of, until_shipped
 from tests.engine.rig import Rig
 from tests.faults import QuickDisk
 from tests.patience import PATIENCE_S
@@ -146,12 +146,98 @@ def test_a_gap_that_begins_while_a_snapshot_is_shipped_needs_the_next_one(
     # The log in the bucket goes on beyond the snapshot.
     rig.append("t", 2)
     rig.wait_until(lambda: not shipping_of(rig).status.lag_bytes)
+    rig.checkpoint()
     gives_up.set()
     rig.wait_until(given_up.is_set)
+    assert shipping_of(rig).gaps_total == 1
     rig.append("t", 3)
     until_shipped(rig)
     close_without_last_snapshot(rig, interrupted)
     assert payloads(opened("b")) == [1, 2, 3]
+
+
+def test_a_gap_never_takes_the_copy_back(interrupted: Interrupted, opened: Callable[..., Rig]) -> None:
+    """The newest snapshot is older than what is shipped: with it alone the copy would lose what was acknowledged."""
+    rig = opened("a", bucket_backlog_bytes=1 << 20, checkpoint_ms=86_400_000)
+    rig.configure("t", durability="replicated")
+    rig.append("d", "first")
+    rig.checkpoint()
+    until_shipped(rig)
+    rig.append("t", "acknowledged")
+    until_shipped(rig)
+    copy = shipping_of(rig)
+    interrupted.before = refuse
+    rig.append("d", "away")
+    rig.wait_until(lambda: copy.away_since_s is not None)
+    for _ in range(60):
+        rig.append("d", "x" * 50_000)
+    refused = threading.Event()
+
+    def refuse_log_after_snapshot(key: str) -> None:
+        if copy._manifest_position >= 0 and key.startswith("log/"):
+            refused.set()
+            refuse(key)
+
+    interrupted.before = refuse_log_after_snapshot
+    rig.wait_until(lambda: refused.is_set() or not copy.status.lag_bytes)
+    die(rig, interrupted)
+    assert payloads(opened("b")) == ["acknowledged"]
+
+
+def test_the_log_waits_for_the_next_snapshot_and_no_longer(
+    interrupted: Interrupted, opened: Callable[..., Rig]
+) -> None:
+    """Nothing but the size of the log starts the checkpoint that lets it go."""
+    size = 1 << 18
+    rig = opened(
+        "a", bucket_backlog_bytes=1 << 20, wal_file_bytes=1 << 16, checkpoint_bytes=size, checkpoint_ms=86_400_000
+    )
+    rig.append("t", "first")
+    until_shipped(rig)
+    interrupted.before = refuse
+    wal = rig.store.wal
+    for _ in range(100):
+        rig.append("t", "x" * 30_000)
+        if rig.store._checkpointer.due():
+            rig.checkpoint()
+    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
+    rig.checkpoint()
+    assert wal.written_to - wal.oldest_position < 1 << 21
+    interrupted.before = nothing
+    until_shipped(rig)
+    close_without_last_snapshot(rig, interrupted)
+    assert len(payloads(opened("b"))) == 101
+
+
+def test_a_snapshot_from_before_the_gap_does_not_end_it(interrupted: Interrupted, opened: Callable[..., Rig]) -> None:
+    rig = opened("a")
+    rig.append("t", 1)
+    until_shipped(rig)
+    copy = shipping_of(rig)
+    waits, gives_up, given_up = threading.Event(), threading.Event(), threading.Event()
+
+    def give_up_meanwhile(key: str) -> None:
+        if not key.startswith("snapshots/") or given_up.is_set():
+            return
+        if gives_up.is_set():
+            copy._give_up()
+            given_up.set()
+        waits.set()
+        refuse(key)
+
+    interrupted.before = give_up_meanwhile
+    rig.checkpoint()
+    rig.wait_until(waits.is_set)
+    old = rig.store.snapshots.newest_position
+    rig.append("t", 2)
+    rig.wait_until(lambda: not copy.status.lag_bytes)
+    rig.checkpoint()
+    gives_up.set()
+    rig.wait_until(given_up.is_set)
+    rig.append("t", 3)
+    until_shipped(rig)
+    assert copy.gaps_total == 1
+    assert all(manifest.position > old for manifest in manifests(interrupted))
 
 
 def manifests(bucket: Interrupted) -> list[SnapshotManifest]:

@@ -188,7 +188,7 @@ class CommitLog:
         if not urgent:
             self.room.check(self.in_flight.bytes + len(body))
         if self.bucket is not None:
-            if change.awaits_bucket and self._unshipped:
+            if self._unshipped and (change.awaits_bucket or _waits(change, self._behind)):
                 self._refuse_too_much_unshipped(len(body))
             change.body = body
         try:
@@ -333,8 +333,9 @@ class CommitLog:
             self._turn_read_only(error)
         else:
             more = self._synced(progress.synced_to, time_is_up)
-            if self._unshipped and not more:
-                more = self._shipped(time_is_up)
+            if self._unshipped:
+                # Also if time is up: callers must not wait longer because others have much to publish.
+                more = self._shipped(time_is_up) or more
             while self._sync_watchers and self._sync_watchers[0][0] <= progress.synced_to:
                 self._sync_watchers.popleft()[1]()
         self._waiters.wake()
@@ -362,6 +363,12 @@ class CommitLog:
         return bool(self._unsynced and self._unsynced[0].position <= position) or bool(
             self._unwritten and self._unwritten[0].position <= position
         )
+
+    def take_written(self) -> int:
+        """Where the log ends; no op up to there counts as unwritten, also if the commit thread has just written it."""
+        written_to = self._wal.written_to
+        self._written(written_to, 0.0)
+        return written_to
 
     def _written(self, written_to: int, write_ms: float) -> None:
         unwritten, waiting, behind = self._unwritten, self._waiting, self._behind
@@ -411,6 +418,9 @@ class CommitLog:
         """As `_synced`, for those that wait for the bucket; everything that is there is synced."""
         assert self.bucket is not None
         unshipped, shipped_to = self._unshipped, self.bucket.shipped_to
+        if self._unsynced:
+            # Ops of the same topic may be among those that there was no time for.
+            shipped_to = min(shipped_to, self._unsynced[0].position - 1)
         now_ms = self._clock.monotonic_ms()
         while unshipped and unshipped[0].position <= shipped_to:
             change = unshipped.popleft()
@@ -431,9 +441,11 @@ class CommitLog:
                 change.grow_older(BUCKET_WAIT_MS // AGE_EVERY_MS, not_replicated)
         return bool(self._aging) or (bool(unshipped) and unshipped[0].position <= shipped_to)
 
-    def check_bucket(self) -> None:
-        """Raises NotReplicated if changes wait for the bucket for so long that their callers are refused."""
-        if self._unshipped and self._clock.monotonic_ms() - self._unshipped[0].written_ms >= BUCKET_WAIT_MS:
+    def check_bucket(self, topic_id: int) -> None:
+        """Raises NotReplicated if the topic waits for a bucket that is away for so long that callers are refused."""
+        if topic_id not in self._behind:
+            return
+        if self._clock.monotonic_ms() - self._unshipped[0].written_ms >= BUCKET_WAIT_MS:
             raise not_replicated(written=False)
 
     def carry(self, position: int) -> list[Carried]:

@@ -316,10 +316,7 @@ class Engine:
         """The write that this key belongs to: pending, or done within the window."""
         running = self.in_flight.with_what(("key", topic.id, key))
         if running is not None:
-            echo = PendingChange(None, topic.id, gated=False)
-            running.then(lambda done: done.repeat(echo))
-            running.decides(echo)
-            return echo
+            return running.for_retries()
         if topic.keys is None:
             return None
         written = topic.keys.find(key, topic.now(self._clock.now_ms()), topic.config.idempotency_window_ms)

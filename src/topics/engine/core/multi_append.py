@@ -180,10 +180,7 @@ class MultiAppend:
         """The write that this key belongs to: pending, or known to all of its topics within the shortest window."""
         running = self._in_flight.with_what(("key", key))
         if running is not None:
-            echo = PendingChange(None, running.topic_id, gated=False)
-            running.then(lambda done: done.repeat(echo))
-            running.decides(echo)
-            return echo
+            return running.for_retries()
         window_ms = _window_ms(targets)
         found: dict[str, Landed] = {}
         for target in targets:

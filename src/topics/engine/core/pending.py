@@ -30,7 +30,7 @@ Callback = Callable[["PendingChange"], object]
 class PendingChange:
     """The decision of a verb. `done` once it is published or failed (`error`); `then` runs a callback at that moment.
 
-    Each caller has its own; abandoning one never affects another. A change that waits for the bucket may take for ever,
+    Nobody abandons one: callers that retry a write may share one. A change that waits for the bucket may take for ever,
     and cannot be taken back: callers that wait only so long use `answer`.
     """
 
@@ -100,8 +100,18 @@ class PendingChange:
     def last_seq(self) -> int:
         return self.first_seq + self.count - 1
 
-    def repeat(self, echo: PendingChange) -> None:
-        """A retry gets the outcome of the write it repeats."""
+    def for_retries(self) -> PendingChange:
+        """What a retry of this write waits for: all of them share it, as there may be one every second for hours."""
+        if self._overdue is None:
+            self._overdue = Overdue()
+        echo = self._overdue.echo
+        if echo is None:
+            echo = self._overdue.echo = PendingChange(None, self.topic_id, gated=False)
+            self.then(lambda done: done._repeat(echo))
+            self.decides(echo)
+        return echo
+
+    def _repeat(self, echo: PendingChange) -> None:
         echo.first_seq, echo.count, echo.head_seq = self.first_seq, self.count, self.head_seq
         echo.fsync_ms, echo.result = self.fsync_ms, self.result
         echo.deduped = True
@@ -159,7 +169,7 @@ class PendingChange:
 class Overdue:
     """How long the callers of a change wait: counted only once it takes long, so that others cost nothing."""
 
-    __slots__ = ("_age", "_since", "others")
+    __slots__ = ("_age", "_since", "echo", "others")
 
     def __init__(self) -> None:
         self._age = 0
@@ -167,6 +177,8 @@ class Overdue:
         self._since: list[int] = []
         # Changes whose outcome is that of this one.
         self.others: list[PendingChange] = []
+        # The one of them that retries wait for.
+        self.echo: PendingChange | None = None
 
     def split(self, answers: list[Callback] | None, age_max: int) -> tuple[list[Callback], list[Callback] | None]:
         """Older by one: the answers that have waited too long, and the others."""
@@ -202,7 +214,7 @@ def not_replicated(*, written: bool = True) -> NotReplicated:
             "is in the bucket; a retry with the same idempotency key waits for it"
         )
     else:
-        message = "the bucket is away, and earlier writes wait for it; nothing was written"
+        message = "the bucket is away, and earlier writes wait for it; this attempt has written nothing"
     return NotReplicated(message, retry_after_ms=RETRY_AFTER_MS, written=written)
 
 

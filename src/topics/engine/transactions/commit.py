@@ -154,7 +154,7 @@ class Commit:
             yield from self._pause()
         for target in self._targets:
             while target.held.pending_seqs or engine.in_flight.with_what(("topic", target.name)) is not None:
-                self._commit_log.check_bucket()
+                self._commit_log.check_bucket(target.held.id)
                 yield from self._until_synced()
         for target in self._targets:
             target.number(self._clock.now_ms())
@@ -221,7 +221,7 @@ class Commit:
                 created = engine.create_for_write(target.name)
             except Busy as busy:
                 # Writers of all its topics wait for this commit: it gives up if it waits for the bucket too long.
-                self._commit_log.check_bucket()
+                self._commit_log.check_bucket(busy.change.topic_id)
                 if self._commit_log.bucket is None:
                     yield busy.change
                 else:

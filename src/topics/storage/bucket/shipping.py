@@ -227,11 +227,19 @@ class Shipping:
             self._changed.notify()
 
     def _give_up(self) -> None:
-        """The log cannot wait any longer: the copy gets a gap."""
+        """The log cannot wait any longer: the copy gets a gap, as soon as there is a snapshot that leads over it.
+
+        With an older one the copy would go back over what is there, and acknowledged. Until the next checkpoint the
+        log after the newest snapshot is needed anyway: a gap would free nothing.
+        """
         with self._changed:
+            if self._snapshots.newest_position < self.shipped_to:
+                return
             self._spans.clear()
             self._spans_bytes = 0
             self.whole = False
+            if self._snapshot is not None and self._snapshot.position < self.shipped_to:
+                self._snapshot = None
         self._wal.keep_from = None
         self._note_gap(f"the bucket is away, and {self._wal.written_to - self.shipped_to} bytes of the log wait for it")
 
@@ -355,8 +363,9 @@ class Shipping:
         self._places.append((piece.from_position, Place(piece.term, piece.slot)))
         self.pieces_total += 1
         self.bytes_total += len(frames)
-        if self.whole:
-            self.shipped_to = piece.to_position
+        with self._changed:
+            if self.whole:
+                self.shipped_to = piece.to_position
         self._come_back()
         self._notify()
 
@@ -410,10 +419,10 @@ class Shipping:
     def _ship_snapshot(self) -> None:
         with self._changed:
             pin = self._snapshot if self._snapshot_is_due() else None
+            # Decided once: a gap that begins from here on is not the one that this snapshot ends.
+            ends_gap = not self.whole
         if pin is None or pin.path is None:
             return
-        # Decided once: a gap that begins from here on is not the one that this snapshot ends.
-        ends_gap = not self.whole
         place = self._place_of(pin.position)
         self._manifest_position = -1
         try:

@@ -388,7 +388,7 @@ class Checkpointer:
         self._commit_log.flush()
         while self._commit_log.marks_unwritten():
             yield False
-        return self._wal.written_to
+        return self._commit_log.take_written()
 
     def _synced(self, position: int, *, published: bool = False) -> Steps[None]:
         """Wait until the log is durable up to there; `published`: and until readers see the ops up to there."""

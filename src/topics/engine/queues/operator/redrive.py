@@ -248,7 +248,8 @@ class Redriver:
 
         for one in pending:
             one.then(done)
-            one.decides(sent)
+        # They change the same topic, so the last one is done last.
+        pending[-1].decides(sent)
         return sent
 
     def _move(self, topic: Topic, home: str, letters: list[DeadLetter], rate: int, moved: int) -> PendingChange:
