@@ -7,6 +7,7 @@ import gzip
 import json
 from collections.abc import Generator
 from functools import cache
+from typing import Any, TypeVar
 
 import jwt
 import msgspec
@@ -25,6 +26,8 @@ from topics.model.errors import InvalidRequest, TopicsError, Unauthorized
 from topics.model.requests.config import U64_MAX
 from topics.model.requests.records import RecordRequest, append_decoder, decode_body
 from topics.model.settings import Settings
+
+T = TypeVar("T")
 
 SECRET = "a secret that is long enough for tests"
 NOW_S = 1_700_000_000
@@ -96,7 +99,7 @@ def read_events(data: bytes) -> None:
         assert bytes(event_record(shown).data) == bytes(record.data)
 
 
-def run_through(steps: Generator[None, None, list[RecordRequest]]) -> list[RecordRequest]:
+def run_through(steps: Generator[Any, None, T]) -> T:
     while True:
         try:
             next(steps)

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any, cast
 from xml.etree import ElementTree as ET
 
+from tests.fuzz.decoders import run_through
 from topics.api.sqs.errors import SqsError
 from topics.api.sqs.json_protocol import JsonProtocol
 from topics.api.sqs.messages import body_of, handle_of, parse_handle, prepare
@@ -34,7 +35,7 @@ def read_request(data: bytes) -> None:
     request.body = data
     for protocol in (JsonProtocol(), QueryProtocol()):
         with contextlib.suppress(SqsError):
-            _, body = protocol.operation(request)
+            _, body = run_through(protocol.operation(request))
             for shape in SHAPES:
                 with contextlib.suppress(SqsError):
                     _use(protocol.decode(body, shape))

@@ -62,7 +62,9 @@ def test_a_body_or_an_operation_changed_on_the_way_does_nothing(keyed: ServerPro
 def test_a_body_too_large_is_refused_before_it_is_read(keyed: ServerProcess) -> None:
     wire = wire_of(keyed, ROOT_KEY)
     reply = wire.send("SendMessage", b'{"MessageBody":"' + b"x" * 5_000_000 + b'"}')
-    assert reply.status == 413
+    assert (reply.status, reply.json["__type"]) == (400, "com.amazonaws.sqs#InvalidParameterValue")
+    reply = wire_of(keyed, ROOT_KEY).form({"Action": "SendMessage", "MessageBody": "x" * 5_000_000})
+    assert (reply.status, b"<Code>InvalidParameterValue</Code>" in reply.body) == (400, True)
 
 
 def test_scopes_hold(keyed: ServerProcess) -> None:
@@ -113,6 +115,30 @@ def test_a_queue_is_addressed_below_the_path_of_a_proxy(keyed: ServerProcess) ->
     url = wire.json("CreateQueue", "/base/", QueueName=name)["QueueUrl"]
     assert url == f"http://127.0.0.1:{keyed.port}/base/000000000000/{name}"
     assert wire.json("SendMessage", f"/base/000000000000/{name}", QueueUrl=url, MessageBody="x")
+
+
+def test_a_signature_for_the_path_of_a_proxy_is_not_one_for_a_queue_below_it(keyed: ServerProcess) -> None:
+    wire = wire_of(keyed, ROOT_KEY)
+    name = wire.create().rpartition("/")[2]
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    body = b"Action=PurgeQueue"
+    sent = signed(wire.client, ROOT_KEY, "/base", body, headers)
+    for path in (f"/base/000000000000/{name}", f"/000000000000/{name}"):
+        assert wire.client.request("POST", path, body=body, headers=sent).status == 403
+    body = b"Action=ListQueues"
+    sent = signed(wire.client, ROOT_KEY, "/base", body, headers)
+    for path in ("/base", "/base/", "/"):
+        assert wire.client.request("POST", path, body=body, headers=sent).status == 200
+
+
+def test_a_name_that_a_key_may_not_use_is_not_repeated_at_any_length(keyed: ServerProcess) -> None:
+    worker, long = wire_of(keyed, WORKER), "x" * 100_000
+    for operation, params in {
+        "ReceiveMessage": {"QueueUrl": f"http://x/0/{long}"},
+        "ListMessageMoveTasks": {"SourceArn": f"arn:aws:sqs:r:0:{long}"},
+    }.items():
+        reply = worker.send(operation, params)
+        assert (reply.status, len(reply.body) < 1_000) == (403, True)
 
 
 def test_other_requests_to_the_root_still_need_a_key(keyed: ServerProcess) -> None:

@@ -186,6 +186,7 @@ def test_a_batch_that_is_wrong_as_a_whole_is_refused_by_its_code(wire: Wire) -> 
         ({"MessageBody": "x", "MessageAttributes": {"a": {"DataType": "Number", "StringValue": "x"}}}, INVALID),
         ({"MessageBody": "x", "MessageAttributes": {"a": {"DataType": "Binary", "BinaryValue": "?"}}}, INVALID),
         ({"MessageBody": "x", "MessageAttributes": {"a": {"DataType": "String"}}}, INVALID),
+        ({"MessageBody": "x", "MessageAttributes": {"a": {"DataType": "String.\u001b", "StringValue": "x"}}}, INVALID),
         (
             {
                 "MessageBody": "x",
@@ -329,6 +330,13 @@ def test_a_job_of_v0_is_a_message_and_a_message_is_a_job_of_v0(client: Client, w
     assert claimed[0]["$tag"] == "g"
     ack = {"node": "worker", "seqs": [job["$seq"] for job in claimed]}
     assert client.post(f"/v0/topics/{name}/ack", ack).json["acked"] == 2
+
+
+def test_a_tag_that_xml_cannot_carry_is_received_in_the_older_protocol(client: Client, wire: Wire) -> None:
+    url = wire.create()
+    assert client.post(f"/v0/topics/{name_of(url)}", {"records": [{"data": 1, "tag": "a\u0007"}]}).status == 200
+    received = wire.xml("ReceiveMessage", QueueUrl=url, AttributeName__1="MessageGroupId")
+    assert texts(received, "Message/Attribute/Value") == ["a\ufffd"]
 
 
 # --- the older protocol ---

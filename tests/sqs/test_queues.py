@@ -287,6 +287,32 @@ def test_garbage_in_the_older_protocol_is_refused_in_xml(wire: Wire, body: bytes
     assert (text(root, "Error/Code"), text(root, "Error/Type")) == (code, "Sender")
 
 
+def test_a_tag_of_characters_that_xml_cannot_carry_is_refused(wire: Wire) -> None:
+    url = wire.create()
+    for tags in ({"a\u0007": "b"}, {"a": "b\uffff"}):
+        assert wire.error("TagQueue", QueueUrl=url, Tags=tags) == (400, "InvalidParameterValue")
+        assert wire.error("CreateQueue", QueueName=new_name(), tags=tags) == (400, "InvalidParameterValue")
+    assert wire.json("ListQueueTags", QueueUrl=url) == {"Tags": {}}
+
+
+def test_an_error_repeats_an_address_only_in_part(wire: Wire) -> None:
+    long = "x" * 100_000
+    for operation, params in {
+        "ReceiveMessage": {"QueueUrl": long + "/" * 10},
+        "DeleteQueue": {"QueueUrl": long},
+        "GetQueueUrl": {"QueueName": long},
+        "PurgeQueue": {"QueueUrl": "/" * 100_000},
+        "StartMessageMoveTask": {"SourceArn": long},
+        "ListMessageMoveTasks": {"SourceArn": f"arn:aws:sqs:r:0:{long}"},
+        "CreateQueue": {
+            "QueueName": new_name(),
+            "Attributes": {"RedrivePolicy": f'{{"deadLetterTargetArn":"{long}"}}'},
+        },
+    }.items():
+        reply = wire.send(operation, params)
+        assert (reply.status, len(reply.body) < 1_000) == (400, True), operation
+
+
 def test_the_older_protocol_manages_queues(wire: Wire) -> None:
     name = new_name()
     created = wire.xml(

@@ -22,7 +22,7 @@ from topics.http.refusal import BodyTooLarge, Refusal
 from topics.http.request import Request
 from topics.http.service import log_bug
 from topics.model.encoding import from_base64url
-from topics.model.errors import MethodNotAllowed, NotFound, TopicsError, UnsupportedMediaType
+from topics.model.errors import InvalidRequest, MethodNotAllowed, NotFound, TopicsError, UnsupportedMediaType
 from topics.model.requests.large_bodies import LARGE_BYTES
 from topics.model.requests.records import decode_body
 from topics.model.settings import Settings
@@ -173,6 +173,8 @@ class Api:
             bound, _, _ = self._judge(request, headers)
             length = int(headers.get(b"content-length") or 0)
             if 0 < bound.body_bytes_max < length:
+                if bound.family is not None:
+                    raise InvalidRequest(f"the body is larger than {bound.body_bytes_max} bytes")
                 raise BodyTooLarge(bound.body_bytes_max)
             if bound.decoder is not None and bound.decode_large is None and length > self._plain_bytes_max:
                 raise BodyTooLarge(self._plain_bytes_max)

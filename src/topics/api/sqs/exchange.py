@@ -12,6 +12,8 @@ from topics.api.sqs.errors import SqsError, missing
 # There is one account; other ones in a URL mean the same.
 ACCOUNT: Final = "000000000000"
 REGION: Final = "us-east-1"
+# How much errors show of an address or a name.
+SHOWN_CHARS_MAX: Final = 64
 
 _arn = re.compile(r"arn:[^:]*:sqs:[^:]*:[0-9]*:(.+)")
 
@@ -39,11 +41,13 @@ class Exchange:
         else:
             name = unquote(url.rstrip("/").rpartition("/")[2])
             if not name:
-                raise SqsError("InvalidAddress", f"The address {url!r} is not valid for this endpoint.")
+                raise SqsError(
+                    "InvalidAddress", f"The address {url[:SHOWN_CHARS_MAX]!r} is not valid for this endpoint."
+                )
         return self.allowed(name)
 
     def allowed(self, name: str, field: str = "QueueUrl") -> str:
-        self.call.principal.check_name(name, field)
+        self.call.principal.check_name(name, field, given=len(name) <= SHOWN_CHARS_MAX)
         return name
 
     def url_of(self, name: str) -> str:
@@ -56,5 +60,5 @@ class Exchange:
         """The queue of an ARN, which the principal may use."""
         found = _arn.fullmatch(arn)
         if found is None:
-            raise SqsError("InvalidParameterValue", f"Value {arn} for parameter {field} is invalid.")
+            raise SqsError("InvalidParameterValue", f"Value {arn[:SHOWN_CHARS_MAX]} for parameter {field} is invalid.")
         return self.allowed(found[1], field)

@@ -32,7 +32,7 @@ ATTRIBUTES_MAX: Final = 10
 TRACE_HEADER: Final = "AWSTraceHeader"
 ACCOUNT_AS_SENDER: Final = "000000000000"
 # What SQS and XML cannot carry.
-_forbidden = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+forbidden = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _attribute_name = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)", re.ASCII)
 _data_type = re.compile(r"(String|Number|Binary)(\..{1,249})?", re.DOTALL)
 _number = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
@@ -115,7 +115,7 @@ def prepare(topic: Topic, message: Outgoing) -> Prepared:
     body = message.message_body
     if not body:
         raise missing("MessageBody")
-    if _forbidden.search(body) is not None:
+    if forbidden.search(body) is not None:
         raise SqsError("InvalidMessageContents", "Message body contains characters that SQS does not allow.")
     encoded = body.encode()
     attributes, system = message.message_attributes, message.message_system_attributes
@@ -240,7 +240,7 @@ def _check_attributes(attributes: Mapping[str, AttributeValue]) -> int:
 def _wrong_attribute(name: str, value: AttributeValue) -> str | None:
     if _attribute_name.fullmatch(name) is None or name.lower().startswith(("aws.", "amazon.")):
         return "has an invalid name."
-    if _data_type.fullmatch(value.data_type) is None:
+    if _data_type.fullmatch(value.data_type) is None or forbidden.search(value.data_type) is not None:
         return "has an invalid type: it must be String, Number or Binary, and may go on with a dot and a label."
     if value.data_type.startswith("Binary"):
         if not value.binary_value:
@@ -254,7 +254,7 @@ def _wrong_attribute(name: str, value: AttributeValue) -> str | None:
         return "must contain a non-empty StringValue."
     if value.data_type.startswith("Number") and _number.fullmatch(value.string_value) is None:
         return "has a StringValue that is not a number."
-    return "contains characters that SQS does not allow." if _forbidden.search(value.string_value) else None
+    return "contains characters that SQS does not allow." if forbidden.search(value.string_value) else None
 
 
 def _attribute_bytes(value: AttributeValue) -> bytes:
@@ -349,7 +349,7 @@ def body_of(data: Raw) -> str:
     text = bytes(data)
     if text[:1] == b'"':
         body = _decode_text(text)
-        if body and _forbidden.search(body) is None:
+        if body and forbidden.search(body) is None:
             return body
     return text.decode()
 

@@ -28,6 +28,7 @@ from topics.api.sqs.attributes import (
 )
 from topics.api.sqs.errors import SqsError, invalid_value, no_such_queue
 from topics.api.sqs.exchange import Exchange
+from topics.api.sqs.messages import forbidden
 from topics.api.sqs.operations import Operation
 from topics.api.sqs.requests import (
     CreateQueue,
@@ -292,6 +293,8 @@ def _check_tags(tags: Mapping[str, str]) -> None:
                 f"The key of a tag must be 1 to {TAG_KEY_CHARS_MAX} characters long, its value at most "
                 f"{TAG_VALUE_CHARS_MAX}.",
             )
+        if forbidden.search(key) is not None or forbidden.search(value) is not None:
+            raise SqsError("InvalidParameterValue", "A tag contains characters that SQS does not allow.")
 
 
 def _checked_name(name: str) -> str:

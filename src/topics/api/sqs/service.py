@@ -46,9 +46,13 @@ def recognises(request: Request, headers: Headers) -> bool:
     segments = request.path_segments
     if segments != [""] and not (len(segments) == 2 and segments[0].isdigit()):
         return False
-    if headers.get(b"x-amz-target", b"").startswith(TARGET):
+    if _has_target(headers):
         return True
     return _is_form(headers) and (not request.received_s or b"Action=" in request.body)
+
+
+def _has_target(headers: Headers) -> bool:
+    return headers.get(b"x-amz-target", b"").startswith(TARGET)
 
 
 def _is_form(headers: Headers) -> bool:
@@ -70,6 +74,9 @@ class SqsFamily:
     def authenticate(self, headers: Headers) -> Principal:
         """The key that the request names. Its signature is checked when the body is there."""
         if not isinstance(self._authenticator, KeyAuthenticator):
+            # Any page can make a browser send a form; for the header of the other protocol it asks first.
+            if b"origin" in headers and not _has_target(headers):
+                raise SqsError("AccessDenied", "Forms of web pages may not use a server without keys.")
             return self._authenticator.authenticate(headers)
         key = self._keys.get(parse_authorization(headers.get(b"authorization")).key_id)
         if key is None:
@@ -77,7 +84,7 @@ class SqsFamily:
         return key
 
     def protocol_of(self, headers: Headers) -> JsonProtocol | QueryProtocol:
-        return self._json if headers.get(b"x-amz-target", b"").startswith(TARGET) else self._query
+        return self._json if _has_target(headers) else self._query
 
     def reply_error(self, request: Request, error: TopicsError) -> None:
         shown, request_id = as_sqs_error(error), _new_id()
@@ -152,7 +159,7 @@ class Sqs:
             region = signed.region
             yield from self._verify(request, signed, call.principal)
         protocol = self._family.protocol_of(call.headers)
-        name, body = protocol.operation(request)
+        name, body = yield from protocol.operation(request)
         operation = self._operations.get(name)
         if operation is None:
             raise SqsError("InvalidAction", f"The action {name[:64]!r} is not valid for this endpoint.")
@@ -176,7 +183,7 @@ class Sqs:
         headers = joined_headers(request.headers)
         signable = Signable(request.method, path, request.query, headers, digest.hexdigest())
         # A proxy may have taken the base path off.
-        paths = (base + path, path, base) if base else ()
+        paths = (base + path, path, *((base,) if path == b"/" else ())) if base else ()
         self._verifier.verify(signable, signed, key.sqs_secret, self._clock.now_ms() / 1000, paths)
 
     def _home(self, call: Call) -> str:
