@@ -26,8 +26,8 @@ from topics.engine.queues.claims import (
     rest_after,
 )
 from topics.engine.queues.dead_letters import left_of
-from topics.engine.queues.due import NEVER_MS, NO_STREAM, Job, LeasedRun
-from topics.engine.queues.limits.limits import limit
+from topics.engine.queues.due import NO_STREAM, Job, LeasedRun
+from topics.engine.queues.limits.limits import limit, room_by_expiry_ms
 from topics.engine.queues.operator.job_actions import JobActions
 from topics.engine.queues.operator.job_pages import JobPages
 from topics.engine.queues.operator.redrive import Redriver
@@ -39,7 +39,7 @@ from topics.engine.queues.results.endings import NO_RESULTS, Endings, progress_i
 from topics.engine.queues.results.ops import Ended, Progressed
 from topics.model.clock import shown_ms
 from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicFull, TopicNotFound, TopicsError
-from topics.model.requests.config import DELAY_MS_MAX, GATED, LEASE_MS_MAX, LEASE_MS_MIN, has_limits
+from topics.model.requests.config import DELAY_MS_MAX, GATED, LEASE_MS_MAX, LEASE_MS_MIN
 from topics.model.requests.records import (
     UNSET,
     AckRequest,
@@ -101,7 +101,7 @@ class Queues:
             raise NotAQueue(name)
         now = self._steady.now_ms()
         if topic.config.ttl_ms:
-            self._expire(topic)
+            self._state.expire(topic, self._clock.now_ms(), self._state.cold.load)
         queue.advance(now)
         return topic, queue, now
 
@@ -148,21 +148,13 @@ class Queues:
     def bring_up(self, topic: Topic, queue: Queue) -> int:
         now = self.now()
         if topic.config.ttl_ms:
-            self._expire(topic)
+            self._state.expire(topic, self._clock.now_ms(), self._state.cold.load)
         queue.advance(now)
         return now
 
     def expires_ms(self, topic: Topic) -> int:
         """When the oldest job of a queue with limits expires: it may be in flight, and others wait for its place."""
-        config = topic.config
-        if not config.ttl_ms or not topic.blocks or not has_limits(config):
-            return NEVER_MS
-        block = topic.blocks[0]
-        oldest_ts = block.last_ts if block.body is None else block.body.ts_at(block.start)
-        return self.now() + max(1, oldest_ts + config.ttl_ms + 1 - self._clock.now_ms())
-
-    def _expire(self, topic: Topic) -> None:
-        self._state.expire(topic, self._clock.now_ms(), self._state.cold.load)
+        return room_by_expiry_ms(topic, self.now(), self._clock.now_ms())
 
     def check_node(self, node: str) -> str:
         if not node or len(node.encode()) > self._settings.max_node_bytes:

@@ -14,6 +14,7 @@ from topics.engine.queues.due import NEVER_MS
 from topics.engine.queues.limits.rate import Rate
 from topics.engine.queues.limits.tag_limits import Search, TagLimits
 from topics.engine.queues.queue import DOOMED_PER_TAKE_MAX
+from topics.model.requests.config import has_limits
 
 if TYPE_CHECKING:
     from topics.engine.log.topic import Topic
@@ -135,3 +136,13 @@ def _or_none(jobs: int | UnsetType) -> int | None:
 
 def _rate(per_s: float | UnsetType, burst: int | UnsetType) -> Rate | None:
     return None if per_s is UNSET else Rate(per_s, _or_none(burst))
+
+
+def room_by_expiry_ms(topic: Topic, now_ms: int, wall_ms: int) -> int:
+    """When the oldest job of a queue with limits expires, by the clock of leases."""
+    config = topic.config
+    if not config.ttl_ms or not topic.blocks or not has_limits(config):
+        return NEVER_MS
+    block = topic.blocks[0]
+    oldest_ts = block.last_ts if block.body is None else block.body.ts_at(block.start)
+    return now_ms + max(1, oldest_ts + config.ttl_ms + 1 - wall_ms)
