@@ -195,8 +195,7 @@ def test_a_long_poll_sleeps_through_its_own_records_and_returns_the_advanced_cur
         too_late = poll.is_answered
         diff = poll.end().json
     assert (diff["records"], diff["next_from_seq"], diff["caught_up"]) == ([], head_seq, True)
-    # Deadlines are in whole milliseconds, the time of a reply is not.
-    assert diff["performance"]["server_total_ms"] > wait_ms - 1
+    assert diff["performance"]["server_total_ms"] >= wait_ms
     assert diff["performance"]["records_scanned"] == 2
 
 

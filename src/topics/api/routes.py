@@ -96,7 +96,7 @@ class Route:
     other_forms: Mapping[str, Any] = field(default_factory=dict[str, Any])
     # how callers authenticate instead, and the form of errors then
     family: RouteFamily | None = None
-    # a protocol that is told by its headers: its requests are those that no other route takes, at any path
+    # a protocol that is recognised by its headers: its requests are those that no other route takes, at any path
     recognises: Callable[[Request, Mapping[bytes, bytes]], bool] | None = None
     # a larger body is refused before it is read; 0: the limit of all bodies
     body_bytes_max: int = 0

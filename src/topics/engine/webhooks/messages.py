@@ -89,7 +89,7 @@ def sample_record(now_ms: int) -> bytes:
 
 
 def pause_ms(webhook: Webhook, seq: int, attempts: int) -> int:
-    """How long to wait after so many failed attempts: twice as long each time, and a part by chance."""
+    """How long to wait after this number of failed attempts: twice as long each time, and a part by chance."""
     config = webhook.config
     # No shift of more than the largest quotient of the two.
     ms = min(config.backoff_ms_max, config.backoff_ms << min(attempts - 1, 20))

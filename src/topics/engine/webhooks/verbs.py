@@ -192,7 +192,7 @@ class Webhooks:
         return self._submit(webhook, WebhookPut(0, 0, STAYS, False, name, webhook.config, secrets), made)
 
     def resume(self, name: str) -> PendingChange:
-        """Go on after a pause, whoever asked for it; what has failed is tried now. `result` is the state."""
+        """Go on after a pause of any cause; what has failed is tried now. `result` is the state."""
         webhook = self._existing(name)
         if webhook.runs and not webhook.retries:
             return settled(webhook.id, self.describe(webhook))

@@ -450,7 +450,7 @@ class Shipping:
         self._bucket.create(manifest.key, encode_manifest(manifest))
         if ends_gap:
             # Another server that took over meanwhile may not have seen the manifest: one more slot of this term proves
-            # that whoever takes over does, and only then may a change that waits for the bucket be acknowledged.
+            # that the next primary does, and only then may a change that waits for the bucket be acknowledged.
             self._piece = self._new_piece(pin.position, pin.position, 0), b""
             self._ship_piece()
             # Only now does the bucket lead to this position, and no further: the log is sent again from here on.

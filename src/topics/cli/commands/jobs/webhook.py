@@ -88,7 +88,7 @@ def create_webhook(
     dead_letter: Annotated[
         str | None, typer.Option(help="Append records that are given up to this topic.", autocompletion=topic_names)
     ] = None,
-    pause_after: Annotated[int, typer.Option(help="Pause when so many records in a row were given up; 0: never.")] = 5,
+    pause_after: Annotated[int, typer.Option(help="Pause after N records in a row were given up; 0: never.")] = 5,
     paused: Annotated[bool, typer.Option("--paused", help="Create it without delivering.")] = False,
     secret: Annotated[
         str | None, typer.Option(envvar="TOPICS_WEBHOOK_SECRET", help="Sign with this secret, whsec_….")

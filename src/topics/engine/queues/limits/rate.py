@@ -1,4 +1,4 @@
-"""A rate: so many jobs per second, and a few at once after a pause.
+"""A rate: a number of jobs per second, and a few at once after a pause.
 
 Its bucket is one number, the time at which it is full again: each job moves it on by one interval, and there is room
 for another as long as it is less than `burst` intervals ahead. A number in the past is a full bucket.

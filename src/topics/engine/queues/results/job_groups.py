@@ -90,7 +90,7 @@ class JobGroups:
         return len(self.by_name) - len(self._notified)
 
     def has_room(self, new: int, joined: Iterable[str]) -> bool:
-        """Whether so many groups may be made by jobs that join these: idle groups that get none of them make room."""
+        """Whether `new` groups may be made by jobs that join these: idle groups that get none of them make room."""
         room = OPEN_MAX - self.open_count - new
         return room >= 0 or room + len(self._idle) - sum([name in self._idle for name in joined]) >= 0
 
