@@ -22,7 +22,7 @@ from tests.simulation.reading import Final
 # How long after its acknowledgement a `disk` record must be durable, whatever the disk does short of failing a sync.
 DURABLE_AFTER_S = 20.0
 # What a server ends with that could not start because of its disk.
-DISK_ERRORS = ("OSError", "StorageFull", "[Errno", "the disk refused the write")
+DISK_ERRORS = ("OSError", "StorageFull", "[Errno", "the disk refused the write", "cannot create a log file")
 DAMAGE_ERRORS = (*DISK_ERRORS, "Damaged", "UnknownPast")
 
 

@@ -18,7 +18,7 @@ from topics.api.auth import authenticator_of
 from topics.api.console.recent_log import RecentLog
 from topics.api.groups.tokens import Tokens
 from topics.engine.opening.store import Store
-from topics.model.errors import StorageFull
+from topics.model.errors import StorageError, StorageFull
 from topics.model.settings import Settings
 from topics.server import serve
 
@@ -138,7 +138,9 @@ class Machine:
     def process_ended(self, server: ServerProcess) -> None:
         """It has ended by itself."""
         if server is self.server:
-            self.refused = server.error is not None and not isinstance(server.error, OSError | StorageFull)
+            self.refused = server.error is not None and not isinstance(
+                server.error, OSError | StorageError | StorageFull
+            )
             self._on_event("end", f"{server.name} {server.error!r}" if server.error else server.name)
             self.failures += server.loop.failures
             self.server = None
