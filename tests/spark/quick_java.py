@@ -26,6 +26,11 @@ esac
 """
 
 
+def environ() -> dict[str, str]:
+    """For what starts Spark; nothing where there is no archive."""
+    return {"JAVA_HOME": str(HOME)} if (HOME / "bin" / "java").exists() else {}
+
+
 def make(home: Path) -> None:
     """An empty home where Java makes no archive: some runtimes lack what it begins with."""
     home.mkdir(parents=True, exist_ok=True)
