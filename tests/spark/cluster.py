@@ -30,7 +30,11 @@ class Node:
         home = environ["SPARK_HOME"] = str(unzipped_home(environ))
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [f"{home}/bin/spark-class", *arguments], env=environ, stdout=output, stderr=output, start_new_session=True
+                [f"{home}/bin/spark-class", *arguments],
+                env=environ,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
 
     def wait_for(self, pattern: str) -> re.Match[str]:
