@@ -83,8 +83,9 @@ test-compiled: fast $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-sch
 quick: $(VENV)/.ready-dev
 	$(ONCE_MORE) --processes $(WORKERS) -m "not slow and not crash"
 
+# Property tests look for more in `quick`, at the same code before it is compiled.
 quick-compiled: fast ## The fast tests of what is compiled, with the compiled modules
-	$(COMPILED) $(ONCE_MORE) --processes $(COMPILED_WORKERS) -m "not slow and not crash" $(SERVED)
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-check} $(COMPILED) $(ONCE_MORE) --processes $(COMPILED_WORKERS) -m "not slow and not crash" $(SERVED)
 
 # They wait most of the time, for clocks, processes and browsers.
 slow: $(VENV)/.ready-dev | $(BEFORE_SLOW)

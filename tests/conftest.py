@@ -76,6 +76,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    ServerProcess.known[:] = [server for server in ServerProcess.known if server.process.returncode is None]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[Any]:
+    """A failed test shows what its servers said, and whether one of them had ended."""
+    report = yield
+    if report.failed:
+        report.sections += [server.account() for server in ServerProcess.known]
+    return report
+
+
 def pytest_report_header() -> str:
     return f"topics: {VARIANT}"
 

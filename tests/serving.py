@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tests.launching import Launched
 from tests.patience import PATIENCE_S
@@ -24,6 +24,8 @@ TOPICS = Path(sys.executable).parent / "topics"
 START_S_MAX = PATIENCE_S
 # More turns of a server's loop than it takes from a byte in its socket to a request that is served or waits.
 TURNS = 8
+# Of a server's log, what the report of a failed test shows.
+SHOWN_LINES_MAX = 60
 
 
 def free_port() -> int:
@@ -158,6 +160,8 @@ class ServerProcess:
 
     # What is run; None: the product as the launcher has imported it.
     command: Sequence[str | Path] | None = None
+    # Those that ran when the test began, or were started since: the report of a failed test accounts for them.
+    known: ClassVar[list["ServerProcess"]] = []
 
     def __init__(self, data_dir: Path, *arguments: str, **environ: object) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
@@ -167,9 +171,11 @@ class ServerProcess:
         self.lines: list[str] = []
         self._clients: list[Client] = []
         self._news = threading.Condition()
+        self._end: str | None = None
         self.process = self._started(["serve", *arguments], clean)
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
+        self.known.append(self)
 
     def _started(self, arguments: list[str], env: dict[str, str]) -> subprocess.Popen[bytes] | Launched:
         if self.command is None:
@@ -224,14 +230,7 @@ class ServerProcess:
         return client
 
     def settle(self) -> None:
-        """Until the server has read what was sent to it before, and has dealt with it or has it waiting.
-
-        On one machine a sent byte is in the receiver's socket at once, and so is the end of a connection; a loop that
-        answers a later request on another connection has seen both.
-        """
-        with contextlib.closing(Client(self.port)) as client:
-            for _ in range(TURNS):
-                client.get("/v0/health")
+        settle(self.port)
 
     def waiting(self, method: str, path: str, json_body: Any, key: str | None = None) -> Client:
         """A request that has come to wait at the server; `end` of the client reads its answer."""
@@ -255,8 +254,32 @@ class ServerProcess:
         return code
 
     def kill(self) -> None:
+        self._end = self._state("ran until the test killed it")
         self.process.kill()
         self.exit_code()
+
+    def account(self) -> tuple[str, str]:
+        """For the report of a failed test: what became of it, and the end of its log."""
+        state = self._end or self._state("runs")
+        return f"server {self.process.pid} {state}", "\n".join(self.lines[-SHOWN_LINES_MAX:])
+
+    def _state(self, running: str) -> str:
+        code = self.process.poll()
+        if code is None:
+            return running
+        self._reader.join(START_S_MAX)
+        return f"ended with exit code {code}"
+
+
+def settle(port: int) -> None:
+    """Until the server has read what was sent to it before, and has dealt with it or has it waiting.
+
+    On one machine a sent byte is in the receiver's socket at once, and so is the end of a connection; a loop that
+    answers a later request on another connection has seen both.
+    """
+    with contextlib.closing(Client(port)) as client:
+        for _ in range(TURNS):
+            client.get("/v0/health")
 
 
 @contextlib.contextmanager

@@ -94,7 +94,7 @@ def test_what_became_of_a_job_is_kept(verbs: Any, queue: str, beside: Any) -> No
     assert jobs[2].cancel()
     assert not jobs[2].cancel()
     with pytest.raises(JobCancelled):
-        verbs.job_handle(queue, 3).result(timeout=1)
+        verbs.job_handle(queue, 3).result(timeout=WAIT_S)
     with pytest.raises(JobNotFound):
         verbs.job(queue, 4)
     several = [verbs.enqueue(queue, n) for n in range(2)]

@@ -25,5 +25,5 @@ def test_every_block_runs(page: str, printed: str, tmp_path: Path, users: str) -
             "127.0.0.1:4000", f"127.0.0.1:{server.port}"
         )
         done = launching.run([], {**os.environ, "TOPICS_PORT": str(server.port)}, code=script)
-    assert done.returncode == 0, done.stderr.decode()
+        assert done.returncode == 0, done.stderr.decode()
     assert printed in done.stdout.decode()

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.client.conftest import Connect
-from tests.serving import ServerProcess
+from tests.serving import ServerProcess, free_port
 from topics.client import (
     Arrived,
     CaughtUp,
@@ -146,8 +146,8 @@ def test_the_key_is_asked_for(connect: Connect, guarded_server: ServerProcess) -
 
 @pytest.mark.slow
 def test_publishes_and_subscriptions_survive_a_kill(connect: Connect, tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path).ready()
-    port = server.port
+    port = free_port()
+    server = ServerProcess(tmp_path, port=port).ready()
     client = connect(f"http://127.0.0.1:{port}")
     client.create("t")
     client.create("gone")

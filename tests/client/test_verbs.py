@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import Connect
-from tests.serving import ServerProcess
+from tests.serving import ServerProcess, free_port
 from topics.client import (
     InvalidRequest,
     Json,
@@ -307,8 +307,8 @@ def test_jobs_of_a_stream_that_ends_go_back_at_once(client: Any, queue: str) -> 
 
 @pytest.mark.slow
 def test_pushed_jobs_go_on_after_a_restart(connect: Connect, tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path).ready()
-    port = server.port
+    port = free_port()
+    server = ServerProcess(tmp_path, port=port).ready()
     client = connect(f"http://127.0.0.1:{port}")
     client.create("q", type="queue")
     client.append_many("q", [1, 2])

@@ -13,7 +13,7 @@ import pytest
 
 from tests.client.conftest import Connect
 from tests.client.scripted import ScriptedServer, Seen, answer
-from tests.serving import ServerProcess
+from tests.serving import ServerProcess, free_port
 from topics.client import (
     Arrived,
     AsyncClient,
@@ -153,8 +153,8 @@ async def next_payloads(watch: AsyncWatch) -> list[Any]:
 @pytest.mark.slow
 def test_a_watch_goes_on_across_kills_and_restarts(connect: Connect, tmp_path: Path) -> None:
     """Also one that was waiting at the end, and has not been given anything yet."""
-    server = ServerProcess(tmp_path).ready()
-    port = server.port
+    port = free_port()
+    server = ServerProcess(tmp_path, port=port).ready()
     client = connect(f"http://127.0.0.1:{port}")
     client.append_many("a", [1, 2])
     client.create("b")

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.console.browser import MARKS, Console, opened
 from tests.console.filling import fill
-from tests.serving import ServerProcess, serving
+from tests.serving import ServerProcess, free_port, serving
 
 pytestmark = MARKS
 
@@ -160,8 +160,8 @@ def test_a_console_that_only_reads_offers_no_change(browser: Browser, tmp_path: 
 
 
 def test_a_live_page_goes_on_after_a_restart_without_a_reload(browser: Browser, tmp_path: Path) -> None:
-    with serving(tmp_path) as first:
-        port = first.port
+    port = free_port()
+    with serving(tmp_path, port=port) as first:
         first.client().append("orders", 0)
         with opened(browser, first) as console:
             console.go("topics/orders/live")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.patience import PATIENCE_S
-from tests.serving import Client
+from tests.serving import Client, settle
 
 KEY = "plaintext-of-a-key-that-nothing-may-keep"
 SEARCH = Path(__file__).with_name("key_search.py")
@@ -33,6 +33,8 @@ class Searched:
                 break
 
     def look(self) -> dict[str, Any]:
+        """After the server has left the requests that were answered: a reply is sent before its request is dropped."""
+        settle(self.port)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\n")

@@ -24,7 +24,7 @@ import pytest
 
 from tests.crash.job_worker import CONCURRENCY
 from tests.patience import PATIENCE_S
-from tests.serving import ServerProcess
+from tests.serving import ServerProcess, free_port
 from topics.client import Client, Tombstone
 from topics.client.live import TopicDeleted, TopicFailed
 
@@ -182,8 +182,8 @@ def eventually(condition: Callable[[], bool], what: Callable[[], object], done: 
 @pytest.mark.timeout(300 + 60 * KILLS)
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_every_record_is_accounted_for(tmp_path: Path, durability: Literal["disk", "fsync"]) -> None:
-    server = ServerProcess(tmp_path).ready()
-    port = server.port
+    port = free_port()
+    server = ServerProcess(tmp_path, port=port).ready()
     url = f"http://127.0.0.1:{port}"
     client = Client(url)
     client.create("log", durability=durability)

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deploy.parts import DEPLOY, needs, program
 from tests.live.rig import eventually
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess, free_port, serving
 from tools import deploy_files
 from tools.deploy_files import ALERTS, ROWS, Alert
@@ -205,7 +206,7 @@ class Prometheus:
 
     def get(self, path: str, **query: str) -> Any:
         address = f"http://127.0.0.1:{self.port}{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(address, timeout=60) as reply:
+        with urllib.request.urlopen(address, timeout=PATIENCE_S) as reply:
             return json.loads(reply.read())["data"]
 
     def value(self, expression: str) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving import serving
+from tests.spark import quick_java
 from topics.client import Client, Record, TopicNotFound
 from topics.model.requests.ready_made import READY_OPTIONS
 from topics_spark.pipelines.definition import load_cases, load_file
@@ -41,6 +42,7 @@ def test_the_first_example_counts_errors(tmp_path: Path) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("TOPICS_", "SPARK_"))}
         environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
         environ["TOPICS_URL"] = client.url
+        environ |= quick_java.environ()
         going: dict[str, subprocess.Popen[bytes]] = {}
         printed = tmp_path / "printed"
         try:

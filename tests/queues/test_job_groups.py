@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.queues.queue_rig import QueueRig
 from tests.queues.test_results import cancel
 from topics.engine.queues.part import results_of
@@ -396,7 +397,7 @@ class Model:
                 assert (report.state, report.result) == (how, b"%d" % seq if how == "done" else b"")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(steps=STEPS)
 def test_at_random_each_group_gets_one_record_with_the_counts_of_a_plain_model(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]

@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.examples import examples
 from tests.queues.queue_rig import QueueRig, request_of
 from topics.engine.queues.claims import Grant
 from topics.engine.queues.due import JobPlace
@@ -289,4 +290,4 @@ class LimitsMachine(RuleBasedStateMachine):
 
 
 TestLimits = LimitsMachine.TestCase
-TestLimits.settings = settings(settings.default, max_examples=40, stateful_step_count=40, deadline=None)
+TestLimits.settings = settings(settings.default, max_examples=examples(40), stateful_step_count=40, deadline=None)

@@ -10,13 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
-
 from tests.patience import PATIENCE_S
+from topics_spark.spark_home import unzipped_home
 from topics_spark.start import prepare
 
 START_S_MAX = PATIENCE_S
-SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
 class Node:
@@ -28,9 +26,15 @@ class Node:
         prepare(environ, "spark://127.0.0.1")
         environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1"}
         environ |= {"SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable}
+        # The archive of classes (tests/spark/quick_java.py) is for the paths of this home.
+        home = environ["SPARK_HOME"] = str(unzipped_home(environ))
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [SPARK_CLASS, *arguments], env=environ, stdout=output, stderr=output, start_new_session=True
+                [f"{home}/bin/spark-class", *arguments],
+                env=environ,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
 
     def wait_for(self, pattern: str) -> re.Match[str]:

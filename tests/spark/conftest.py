@@ -17,11 +17,11 @@ from tests.spark.pipeline_world import World
 from tests.spark.quick_python import quick_python
 from topics.client import Client as TopicsClient
 from topics_spark.open_tables import jars
+from topics_spark.spark_home import unzipped_home
 
 SECRET = "never-to-be-seen-0815"
 
-if (quick_java.HOME / "bin" / "java").exists():
-    os.environ["JAVA_HOME"] = str(quick_java.HOME)
+os.environ |= quick_java.environ()
 
 
 # The open formats that have a release for this Spark.
@@ -40,6 +40,8 @@ def spark(lake: Path) -> Iterator[SparkSession]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYSPARK_PYTHON", str(python))
             patch.setenv("PYSPARK_DRIVER_PYTHON", str(python))
+            # The archive of classes (tests/spark/quick_java.py) is for the paths of this home.
+            patch.setenv("SPARK_HOME", str(unzipped_home(os.environ)))
             session = topics_spark.session("tests", master="local[2]", quick=True, config=settings(lake))
         yield session
         with warnings.catch_warnings():

@@ -11,9 +11,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from topics.client import Client, Outgoing, Record
+from topics.model.requests.pipelines import PipelineRequest
 from topics_spark.pipelines import building
 from topics_spark.pipelines.assignment import Assignment, RunnerConfig, app_of
 from topics_spark.pipelines.definition import parse
+from topics_spark.pipelines.quality.cases import Case
+from topics_spark.pipelines.quality.trial import run_case
 
 END_S_MAX = 360.0
 STARTS_MAX = 6
@@ -57,6 +60,14 @@ class World:
                 return [json.loads(progress.json) for progress in query.recentProgress]
             if WORKER_LATE not in str(error):
                 raise error
+        raise AssertionError(WORKER_LATE)
+
+    def try_case(self, name: str, definition: PipelineRequest, case: Case) -> list[str]:
+        """What is wrong with a test of a definition; again, if Spark did not wait long enough for a Python process."""
+        for _ in range(STARTS_MAX):
+            wrong = run_case(self.spark.newSession(), name, definition, self.config, case)
+            if WORKER_LATE not in "".join(wrong):
+                return wrong
         raise AssertionError(WORKER_LATE)
 
     def read(self, topic: str) -> list[Record]:

@@ -1,4 +1,4 @@
-"""A Java that starts Spark from an archive of classes, with half the work: for tests, which start it dozens of times.
+"""A Java that starts Spark from an archive of classes and compiles for the short run: tests start it dozens of times.
 
 `python -m tests.spark.quick_java HOME` makes the archive with a small job, and HOME/bin/java, which uses it.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import topics_spark
 from topics_spark.java import find_java
-from topics_spark.start import settings
+from topics_spark.start import QUICK_JAVA, settings
 
 HOME = Path(sys.prefix) / "quick-java"
 # An archive that does not fit is passed over; the log would be among what a program prints.
@@ -20,10 +20,15 @@ QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 SCRIPT = """\
 #!/bin/sh
 case "$*" in
-  *org.apache.spark.launcher.*) exec {java} "$@" ;;
-  *) exec {java} -XX:SharedArchiveFile={archive} {quiet} "$@" ;;
+  *org.apache.spark.launcher.*) exec {java} {options} "$@" ;;
+  *) exec {java} {options} -XX:SharedArchiveFile={archive} {quiet} "$@" ;;
 esac
 """
+
+
+def environ() -> dict[str, str]:
+    """For what starts Spark; nothing where there is no archive."""
+    return {"JAVA_HOME": str(HOME)} if (HOME / "bin" / "java").exists() else {}
 
 
 def make(home: Path) -> None:
@@ -39,7 +44,12 @@ def make(home: Path) -> None:
     program = home / "bin" / "java"
     program.parent.mkdir(exist_ok=True)
     program.write_text(
-        SCRIPT.format(java=shlex.quote(str(java / "bin" / "java")), archive=shlex.quote(str(archive)), quiet=QUIET)
+        SCRIPT.format(
+            java=shlex.quote(str(java / "bin" / "java")),
+            options=QUICK_JAVA,
+            archive=shlex.quote(str(archive)),
+            quiet=QUIET,
+        )
     )
     program.chmod(0o755)
     if (java / "release").exists():

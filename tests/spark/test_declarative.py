@@ -10,6 +10,7 @@ import pytest
 
 from tests.serving import ServerProcess
 from tests.spark.conftest import SECRET
+from topics_spark.spark_home import unzipped_home
 
 ROOT = Path(__file__).parent.parent.parent
 # Aside, since `make test` puts pandas there, which would hide what needs it by mistake.
@@ -18,15 +19,13 @@ RUN_S_MAX = 840
 
 
 def run(folder: Path, server: ServerProcess) -> str:
-    import pyspark
-
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("TOPICS_", "SPARK_"))}
     environ |= {
         "TOPICS_URL": f"http://127.0.0.1:{server.port}",
         "TOPICS_API_KEY": SECRET,
         "PYTHONPATH": str(PACKAGES),
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_HOME": str(unzipped_home(os.environ)),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_MASTER": "local[2]",
     }

@@ -15,7 +15,6 @@ from topics_spark.pipelines.checking import check_streaming
 from topics_spark.pipelines.definition import load_cases, parse
 from topics_spark.pipelines.operating import explaining
 from topics_spark.pipelines.operating.backfill import Backfill, Span, check_backfill, run
-from topics_spark.pipelines.quality.trial import run_case
 
 PAGE = (Path(__file__).parents[2] / "docs" / "PIPELINES.md").read_text()
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -130,8 +129,7 @@ def test_tests_in_a_file_pass_or_say_what_differs(world: World, tmp_path: Path) 
     file = tmp_path / "counts.toml"
     file.write_text(TESTED)
     ((name, (definition, cases)),) = load_cases(file).items()
-    session = world.spark.newSession()
-    first, second = (run_case(session, name, definition, world.config, case) for case in cases)
+    first, second = (world.try_case(name, definition, case) for case in cases)
     assert first == []
     assert second == [
         'missing row: {"errors": 7}',
@@ -140,7 +138,7 @@ def test_tests_in_a_file_pass_or_say_what_differs(world: World, tmp_path: Path) 
     failing = replace_otherwise(TESTED)
     file.write_text(failing)
     ((name, (definition, cases)),) = load_cases(file).items()
-    assert "expectation some is not met by the row" in run_case(session, name, definition, world.config, cases[0])[0]
+    assert "expectation some is not met by the row" in world.try_case(name, definition, cases[0])[0]
 
 
 def replace_otherwise(text: str) -> str:
@@ -153,7 +151,7 @@ def test_the_worked_example_of_the_page_is_a_stream_and_passes_its_test(world: W
     file.write_text(example)
     ((name, (definition, (case,))),) = load_cases(file).items()
     check_streaming(world.spark.newSession(), name, definition, world.config)
-    assert run_case(world.spark.newSession(), name, definition, world.config, case) == []
+    assert world.try_case(name, definition, case) == []
 
 
 def ready_made(world: World) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import ServerProcess
+from tests.serving import ServerProcess, free_port
 from tests.spark.running import Job, contents, fill, running
 from topics.client import Client, TopicsError
 
@@ -63,8 +63,8 @@ def check(client: Client) -> None:
 
 
 def test_drivers_and_servers_killed_in_mid_batch_lose_and_double_nothing(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path / "data").ready()
-    port, log = server.port, tmp_path / "job.log"
+    port, log = free_port(), tmp_path / "job.log"
+    server = ServerProcess(tmp_path / "data", port=port).ready()
     arguments = ("stream", "local[2]", f"http://127.0.0.1:{port}", "in", "out", str(tmp_path / "checkpoint"))
     try:
         with Client(f"http://127.0.0.1:{port}") as client:

@@ -9,7 +9,6 @@ import pytest
 from tests.spark.pipeline_world import World
 from topics_spark.pipelines.checking import check_streaming
 from topics_spark.pipelines.definition import load_cases
-from topics_spark.pipelines.quality.trial import run_case
 
 PAGE = (Path(__file__).parents[2] / "docs" / "PIPELINES.md").read_text()
 
@@ -21,6 +20,6 @@ def test_the_example_of_a_delta_table_is_a_stream_and_passes_its_test(world: Wor
     file.write_text(example)
     ((name, (definition, (case,))),) = load_cases(file).items()
     check_streaming(world.spark.newSession(), name, definition, world.config)
-    assert run_case(world.spark.newSession(), name, definition, world.config, case) == []
+    assert world.try_case(name, definition, case) == []
     assert definition.sink is not None
     assert definition.sink.format == "delta"

@@ -114,7 +114,9 @@ def test_a_task_whose_worker_is_killed_is_run_by_another(project: Project) -> No
     project.send("long")
     assert [seen["worker"] for seen in project.reports(1)] == ["1"]
     project.kill(first)
-    assert project.client.state("celery-jobs")["queue"]["in_flight"] == 1
+    # On a busy machine its lease may be over already.
+    queue = project.client.state("celery-jobs")["queue"]
+    assert queue["in_flight"] + queue["ready"] == 1
     project.start_worker(2)
     assert [seen["worker"] for seen in project.reports(1)] == ["2"]
     project.wait_until_done()

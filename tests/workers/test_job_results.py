@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.workers.rig import empty, eventually, running, wait
 from topics.client import Client, JobFailed, JobNotFound
 from topics.model.requests.jobs import RESULT_BYTES_MAX
@@ -35,8 +36,8 @@ def test_a_coroutine_and_a_function_return_results(client: Client, url: str, kee
     with running(app):
         jobs = [client.enqueue(keeping, n) for n in range(20)]
         others = [client.enqueue(f"{keeping}.2", n) for n in range(5)]
-        assert [job.result(timeout=60) for job in jobs] == [2 * n for n in range(20)]
-        assert [job.result(timeout=60) for job in others] == [{"triple": 3 * n} for n in range(5)]
+        assert [job.result(timeout=PATIENCE_S) for job in jobs] == [2 * n for n in range(20)]
+        assert [job.result(timeout=PATIENCE_S) for job in others] == [{"triple": 3 * n} for n in range(5)]
 
 
 def test_a_job_that_fails_raises_where_its_result_is_asked_for(client: Client, url: str, keeping: str) -> None:
@@ -47,7 +48,7 @@ def test_a_job_that_fails_raises_where_its_result_is_asked_for(client: Client, u
         raise Reject(f"{job.data} is not for me")
 
     with running(app), pytest.raises(JobFailed, match="7 is not for me") as failed:
-        client.enqueue(keeping, 7).result(timeout=60)
+        client.enqueue(keeping, 7).result(timeout=PATIENCE_S)
     assert failed.value.detail["deliveries"] == 1
 
 
@@ -90,7 +91,7 @@ def test_large_results_are_sent_in_several_calls(client: Client, url: str, keepi
 
     jobs = [client.enqueue(keeping, n) for n in range(10)]
     with running(app):
-        assert [job.result(timeout=60)[:1] for job in jobs] == [str(n) for n in range(10)]
+        assert [job.result(timeout=PATIENCE_S)[:1] for job in jobs] == [str(n) for n in range(10)]
 
 
 def test_progress_is_seen_while_the_handler_runs(client: Client, url: str, keeping: str) -> None:
@@ -112,7 +113,7 @@ def test_progress_is_seen_while_the_handler_runs(client: Client, url: str, keepi
         wait(asked)
         eventually(lambda: job.status().progress == {"step": 49})
         seen.set()
-        assert job.result(timeout=60) == "end"
+        assert job.result(timeout=PATIENCE_S) == "end"
     assert job.status().progress == {"step": 49}
 
 
@@ -131,5 +132,5 @@ def test_a_handler_that_appends_is_a_chain(client: Client, url: str, keeping: st
         return 10 * job.data
 
     with running(app):
-        seq = client.enqueue(keeping, 4).result(timeout=60)
-        assert client.job_handle(f"{keeping}.2", seq).result(timeout=60) == 50
+        seq = client.enqueue(keeping, 4).result(timeout=PATIENCE_S)
+        assert client.job_handle(f"{keeping}.2", seq).result(timeout=PATIENCE_S) == 50

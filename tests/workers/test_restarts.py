@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import ServerProcess
+from tests.serving import ServerProcess, free_port
 from tests.workers.rig import empty, eventually, running, wait
 from topics.client import Client
 from topics.workers import App, Job
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("how", ["kill", "terminate"])
 def test_a_restart_in_the_middle_loses_no_job(tmp_path: Path, how: str) -> None:
-    server = ServerProcess(tmp_path).ready()
-    port = server.port
+    port = free_port()
+    server = ServerProcess(tmp_path, port=port).ready()
     app, seen = App(f"http://127.0.0.1:{port}"), Counter[int]()
 
     @app.worker("q", concurrency=8)
@@ -44,8 +44,8 @@ def test_a_restart_in_the_middle_loses_no_job(tmp_path: Path, how: str) -> None:
 
 
 def test_an_ack_waits_for_the_server_while_a_durable_lease_lives(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path).ready()
-    port = server.port
+    port = free_port()
+    server = ServerProcess(tmp_path, port=port).ready()
     app, deliveries = App(f"http://127.0.0.1:{port}"), list[int]()
     begun, may_end = threading.Event(), threading.Event()
 
@@ -71,9 +71,7 @@ def test_an_ack_waits_for_the_server_while_a_durable_lease_lives(tmp_path: Path)
 
 
 def test_an_app_may_be_started_before_its_server(tmp_path: Path) -> None:
-    first = ServerProcess(tmp_path).ready()
-    port = first.port
-    first.terminate()
+    port = free_port()
     app, done = App(f"http://127.0.0.1:{port}"), threading.Event()
     app.worker("q")(lambda job: done.set())
     with running(app):
