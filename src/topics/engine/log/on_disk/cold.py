@@ -151,7 +151,9 @@ def unreadable(
     seqs = f"seqs {from_seq} to {to_seq} cannot be read"
     where = {"from_seq": from_seq, "to_seq": to_seq, "pack": extent.pack, "offset": extent.offset}
     if isinstance(reason, BucketAway):
-        return BucketAway(f"{seqs}: {reason.message}", detail={**where, **reason.detail})
+        return BucketAway(
+            f"{seqs}: {reason.message}", detail={**where, **reason.detail}, retry_after_s=reason.retry_after_s
+        )
     if isinstance(reason, OSError):
         return StorageError(f"{seqs}: {reason.strerror or reason}; try again", detail=where)
     # Readers learn which pack it is, not where the server keeps it.
