@@ -168,9 +168,9 @@ def test_while_the_bucket_is_away_the_rest_goes_on(tmp_path: Path, bucket: Path)
         assert client.get("/v0/topics/t/export").code == "bucket_away"
         with following(server, "t", 1_011) as found:
             server.settle()
-            with topics.Client(f"http://127.0.0.1:{server.port}", retries_max=0) as python:
-                with pytest.raises(topics.client.BucketAway):
-                    python.diff("t", from_seq=0)
+            python = topics.Client(f"http://127.0.0.1:{server.port}", retries_max=0)
+            with python, pytest.raises(topics.client.BucketAway):
+                python.diff("t", from_seq=0)
             assert found == []
             (tmp_path / "gone").rename(bucket)
         assert found == [*written, payload(1_010)]

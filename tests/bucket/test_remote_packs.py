@@ -15,7 +15,7 @@ from tests.bucket.interrupted import Interrupted, die, nothing, refuse, until_sh
 from tests.engine.rig import Rig
 from tests.faults import QuickDisk
 from topics.cli.commands.upkeep import repair_directory, verify_directory
-from topics.engine.opening.scan import Scan, read_part
+from topics.engine.opening.scan import Chunk, Scan, read_part
 from topics.model.errors import BucketAway, DamagedData, DataDirIncompatible, StorageError
 from topics.model.setting_types import WrongSetting
 from topics.storage.backup import Backup
@@ -301,7 +301,7 @@ def test_a_backup_has_everything(interrupted: Interrupted, opened: Open, tmp_pat
     scan = Scan.open(str(tmp_path / "all.tar"))
     assert scan.topic("t").records == 60
     (part,) = scan.plan("t")
-    lines = b"".join(piece.lines() for piece in read_part(part) if hasattr(piece, "lines"))
+    lines = b"".join(piece.lines() for piece in read_part(part) if isinstance(piece, Chunk))
     assert lines.count(b"\n") == 60
     scan.close()
 

@@ -468,6 +468,9 @@ class Packs:
         with self._lock:
             return sorted(pack.remote for pack in self._packs.values() if pack.remote is not None)
 
+    def remote_keys(self) -> list[str]:
+        return [remote.key for remote in self.remotes()]
+
     def local(self) -> list[tuple[int, int]]:
         """Numbers and sizes of the packs that are here, oldest first."""
         with self._lock:

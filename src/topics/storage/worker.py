@@ -114,7 +114,7 @@ class Worker:
 
 
 class Workers:
-    """Several threads for jobs that wait for other machines, each made when it is first needed; for the owner thread."""
+    """Several threads for jobs that wait for other machines, made when they are needed; for the owner thread."""
 
     def __init__(self, notify: Callable[[], None], name: str, threads_max: int) -> None:
         self._notify = notify

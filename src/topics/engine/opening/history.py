@@ -1,9 +1,9 @@
 """What a store needs its bucket for: topics that are `replicated`, and packs that are only there.
 
-    settings ─▶ check_settings        local_bytes needs a bucket
-    a start  ─▶ check_replicated      such topics need one
-             ─▶ History.checking      so do packs that are only in it: in this one, not in another
-    settle   ─▶ History.poll          reads that have come, and packs that may leave the disk
+settings ─▶ check_settings        local_bytes needs a bucket
+a start  ─▶ check_replicated      such topics need one
+         ─▶ RemoteHistory.checking   so do packs that are only in it: in this one, not in another
+settle   ─▶ RemoteHistory.poll   reads that have come, and packs that may leave the disk
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check_replicated(state: State, path: str) -> None:
         )
 
 
-class History:
+class RemoteHistory:
     """Packs that are only in the bucket, as the owner of a store sees them."""
 
     def __init__(self, packs: Packs, settings: Settings, notify: Callable[[], None]) -> None:

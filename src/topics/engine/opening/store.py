@@ -26,7 +26,7 @@ from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters
 from topics.engine.opening import loss_estimates as estimates
 from topics.engine.opening.composition import new_state
-from topics.engine.opening.history import History, check_replicated, check_settings, replicated_topics
+from topics.engine.opening.history import RemoteHistory, check_replicated, check_settings, replicated_topics
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.opening.restore import restore
 from topics.engine.opening.single_appends import ops_of
@@ -172,7 +172,7 @@ class Store:
         joined = (yield from self._join()) if self._has_bucket else None
         previous = directory.previous
         self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
-        self.history = History(self.packs, self.settings, self._notify)
+        self.history = RemoteHistory(self.packs, self.settings, self._notify)
         if not self._repair:
             yield from self.history.checking(self._bucket, directory.path)
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)

@@ -212,9 +212,7 @@ def join_bucket(
     compared = Directory(directory.path, note.holder if note is not None else None, directory.vacant)
     if directory.vacant:
         directory.clear_unfinished()
-    joining = Joining(
-        bucket, disk, compared, url=own_url, lease_ms=lease_ms, now_ms=now_ms, local_bytes=local_bytes
-    )
+    joining = Joining(bucket, disk, compared, url=own_url, lease_ms=lease_ms, now_ms=now_ms, local_bytes=local_bytes)
     try:
         joined = joining.join(directory.restoring_path)
     except BaseException:

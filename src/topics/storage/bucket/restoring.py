@@ -94,9 +94,7 @@ def packs_to_leave(files: list[StoredFile], local_bytes_max: int) -> dict[str, R
     packs = [pack for file in files if (pack := pack_of_object(file.key, file.bytes)) is not None]
     packs.sort(reverse=True)
     sizes = accumulate(pack.size_bytes for pack in packs)
-    return {
-        pack.key: pack for pack, upto_bytes in zip(packs, sizes, strict=True) if 0 < local_bytes_max < upto_bytes
-    }
+    return {pack.key: pack for pack, upto_bytes in zip(packs, sizes, strict=True) if 0 < local_bytes_max < upto_bytes}
 
 
 def _leave(bucket: ObjectBucket, disk: Disk, folder: str, pack: RemotePack) -> None:

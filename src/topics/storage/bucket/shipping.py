@@ -106,8 +106,7 @@ class Shipping:
         self._pace = pace
         self._notify, self._made_by = notify, made_by
         self._now_ms, self._clock = now_ms, clock
-        needed = self._packs.remotes
-        self._keeping = Keeping(bucket, pace.keep_ms, self._go_on, lambda: [pack.key for pack in needed()])
+        self._keeping = Keeping(bucket, pace.keep_ms, self._go_on, self._packs.remote_keys)
         self.term = joined.term
 
         # the owner's
@@ -128,8 +127,7 @@ class Shipping:
         # set by the thread, read by the owner
         self.shipped_to = joined.position
         self._manifest_position = -1
-        # the files of the newest manifest of this run
-        self.stored: Sequence[StoredFile] = ()
+        self.stored: Sequence[StoredFile] = ()  # by the newest manifest of this run
         self.whole = joined.whole and wal.oldest_position <= joined.position
         self.away_since_s: float | None = None
         self.fenced: TakenOver | None = None

@@ -32,9 +32,7 @@ AWAY_S = 1.0
 class RangeReader:
     """Reads by range; counts requests, and reads that needed none (hits) or some (misses)."""
 
-    def __init__(
-        self, bucket: ObjectBucket, cache_bytes: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, bucket: ObjectBucket, cache_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._bucket = bucket
         self._cache_bytes = cache_bytes
         self._clock = clock

@@ -143,6 +143,7 @@ class Checkpointer:
         """One checkpoint; whether it succeeded."""
         asked, self._asked = self._asked, []
         self._compacting = bool(asked)
+        self._fetch_left_bytes = FETCH_BYTES_MAX
         if asked:
             self._state.dirty.update(self._state.by_id.values())
         succeeded = False
@@ -172,7 +173,6 @@ class Checkpointer:
         rooms: list[Room] = []
         try:
             rooms, self._copies = self._room.begin()
-            self._fetch_left_bytes = FETCH_BYTES_MAX
             self._packing = Packing(self._packs, self._packs.writer(rooms[0]), self._worker)
             yield from self._thin_out(dirty)
             yield from self._sliced(self._seal(dirty))

@@ -1,7 +1,7 @@
 """Reads missing bodies in other threads; a body that several tasks wait for is read once.
 
-    local   ─▶ the worker
-    remote  ─▶ one of several threads: a request takes long, and other reads must not wait for it
+local   ─▶ the worker
+remote  ─▶ one of several threads: a request takes long, and other reads must not wait for it
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ class ColdReader:
             return
         try:
             if self._cold.is_remote(miss.block):
-                self._remote_readers.submit(
-                    lambda: self._cold.read(miss), lambda job: self._arrived(miss.extent, job)
-                )
+                self._remote_readers.submit(lambda: self._cold.read(miss), lambda job: self._arrived(miss.extent, job))
             else:
                 self._worker.submit(lambda: self._cold.read(miss), lambda job: self._arrived(miss.extent, job))
         except TopicsError as error:
