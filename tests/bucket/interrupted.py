@@ -1,4 +1,4 @@
-"""A bucket in a directory whose writes a test can refuse, hold up, or do something else before."""
+"""A bucket in a directory whose writes and reads by range a test can refuse, hold up, or do something else before."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ class Interrupted(SharedDirectory):
         super().__init__(str(path))
         self.before: Callable[[str], None] = nothing
         self.uploaded: list[str] = []
+        self.before_range: Callable[[str], None] = nothing
+        # the reads by range, but for those of a start, which asks for the last bytes of a pack
+        self.ranges: list[str] = []
 
     def create(self, key: str, data: Buffer) -> None:
         self.before(key)
@@ -35,6 +38,12 @@ class Interrupted(SharedDirectory):
         self.before(key)
         self.uploaded.append(key)
         super().upload(key, path)
+
+    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
+        self.before_range(key)
+        if length > 8:
+            self.ranges.append(key)
+        return super().read_range(key, offset, length)
 
 
 def refuse(key: str) -> None:

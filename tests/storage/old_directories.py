@@ -9,6 +9,7 @@
     tests/storage/versions/before_17_images.json.xz   digests of what it writes into a snapshot of what it read
     tests/storage/versions/format_2_….xz           the same of the first commit whose meta.json has format 2
     tests/storage/versions/format_3_….xz           the same of the last one whose meta.json has format 3
+    tests/storage/versions/format_4_….xz           the same of the last one whose meta.json has format 4
 
 A release adds its own: check out its tag, teach `write` and `QUESTIONS` what is new in it, and run
 

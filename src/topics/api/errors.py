@@ -43,6 +43,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "throttled": 429,
     "headers_too_large": 431,
     "internal": 500,
+    "bucket_away": 503,
     "not_ready": 503,
     "not_replicated": 503,
     "read_only": 503,
@@ -51,6 +52,7 @@ STATUSES: Final[Mapping[str, int]] = {
 }
 
 RETRY_AFTER_S: Final[Mapping[str, int]] = {
+    "bucket_away": 1,
     "not_ready": 1,
     "not_replicated": 1,
     "read_only": 60,

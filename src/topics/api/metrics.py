@@ -122,6 +122,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "topics_bucket_bytes": Family("counter", "Bytes of the log sent to the bucket."),
     "topics_bucket_failures": Family("counter", "Attempts that the bucket did not answer."),
     "topics_bucket_gaps": Family("counter", "Times that the copy had to go on from a snapshot."),
+    "topics_packs_local_bytes": Family("gauge", "Bytes of packs on this disk."),
+    "topics_packs_remote_bytes": Family("gauge", "Bytes of packs that are only in the bucket."),
+    "topics_bucket_range_requests": Family("counter", "Requests to the bucket for parts of packs."),
+    "topics_bucket_cache_hits": Family("counter", "Reads of packs in the bucket that needed no request."),
+    "topics_bucket_cache_misses": Family("counter", "Reads of packs in the bucket that needed a request."),
     "topics_wal_frames": Family("counter", "Frames written to the log."),
     "topics_wal_batches": Family("counter", "Writes to the log, each of many frames."),
     "topics_wal_fsyncs": Family("counter", "Syncs of the log."),
@@ -231,6 +236,7 @@ class Families(Collector):
             yield from _pipelines(open_store, self._principal)
         yield from _webhooks(self._webhooks)
         yield from _bucket(self._store.shipping)
+        yield from _packs(open_store)
         yield from _log(open_store)
 
     def _process(self) -> Iterator[Metric]:
@@ -367,6 +373,16 @@ def _bucket(shipping: Shipping | None) -> Iterator[Metric]:
     yield family("topics_bucket_bytes", shipping.bytes_total if shipping is not None else 0)
     yield family("topics_bucket_failures", shipping.failures_total if shipping is not None else 0)
     yield family("topics_bucket_gaps", shipping.gaps_total if shipping is not None else 0)
+
+
+def _packs(store: Store | None) -> Iterator[Metric]:
+    packs = store.packs if store is not None else None
+    ranges = packs.ranges if packs is not None else None
+    yield family("topics_packs_local_bytes", packs.local_bytes if packs is not None else 0)
+    yield family("topics_packs_remote_bytes", packs.remote_bytes if packs is not None else 0)
+    yield family("topics_bucket_range_requests", ranges.requests_total if ranges is not None else 0)
+    yield family("topics_bucket_cache_hits", ranges.hits_total if ranges is not None else 0)
+    yield family("topics_bucket_cache_misses", ranges.misses_total if ranges is not None else 0)
 
 
 def _pipelines(store: Store, principal: Principal) -> Iterator[Metric]:

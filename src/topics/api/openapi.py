@@ -28,7 +28,7 @@ COMMON_ERRORS = (
     "throttled",
     "internal",
 )
-LIFECYCLE_ERRORS = ("not_ready", "shutting_down")
+LIFECYCLE_ERRORS = ("bucket_away", "not_ready", "shutting_down")
 BODY_ERRORS = ("payload_too_large", "unsupported_media_type")
 TOPIC_NAME: Final[Mapping[str, Any]] = {
     "type": "string",

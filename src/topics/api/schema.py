@@ -239,12 +239,17 @@ class DeletedReply(msgspec.Struct):
 
 
 class BucketHealth(msgspec.Struct):
-    """The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there."""
+    """The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there.
+
+    `local_bytes` of packs are on this disk, `remote_bytes` only in the bucket.
+    """
 
     state: Literal["ok", "away", "gap", "fenced"]
     term: int
     lag_ms: int
     lag_bytes: int
+    local_bytes: int
+    remote_bytes: int
 
 
 class HealthReply(msgspec.Struct):

@@ -139,7 +139,15 @@ def _hint(error: TopicsError) -> str:
             return "create a queue with `topics topic create NAME --type queue`"
         case "topic_full":
             return "the topic refuses writes above its cap; see `topics topic info`"
-        case "read_only" | "not_ready" | "not_replicated" | "shutting_down" | "throttled" | "storage_full":
+        case (
+            "bucket_away"
+            | "read_only"
+            | "not_ready"
+            | "not_replicated"
+            | "shutting_down"
+            | "throttled"
+            | "storage_full"
+        ):
             return "try again later; the server's log says why"
         case _:
             return ""

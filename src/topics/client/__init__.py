@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from topics.client.errors import (
     BadAnswer,
     BatchTooLarge,
+    BucketAway,
     Closed,
     ConnectionFailed,
     Fenced,
@@ -114,6 +115,7 @@ __all__ = [
     "AsyncWork",
     "BadAnswer",
     "BatchTooLarge",
+    "BucketAway",
     "CaughtUp",
     "Change",
     "Client",

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from topics.model.errors import (
     BatchTooLarge,
+    BucketAway,
     Fenced,
     Forbidden,
     HeadersTooLarge,
@@ -55,6 +56,7 @@ __all__ = [
     "WAY_OUT",
     "BadAnswer",
     "BatchTooLarge",
+    "BucketAway",
     "Closed",
     "ConnectionFailed",
     "Fenced",
@@ -173,6 +175,7 @@ KINDS: Final[Mapping[str, type[TopicsError]]] = {
             Throttled,
             NotReady,
             NotReplicated,
+            BucketAway,
             ShuttingDown,
             ReadOnly,
             StorageFull,

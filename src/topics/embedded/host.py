@@ -16,6 +16,7 @@ from copy import copy
 from typing import Final, Generic, NoReturn, TypeVar
 
 from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.waiting.cold_reader import PatientReader
 from topics.engine.core.waiting.deadlines import PolledTimers
 from topics.engine.core.waiting.runner import Steps, attempt
 from topics.engine.groups.verbs import Consuming
@@ -88,7 +89,7 @@ class Host:
         self.engine = self.store.engine
         self.runner = self.store.runner
         self.live = self.store.live
-        self.reader = self.store.reader
+        self.reader = PatientReader(self.store.reader, self.store.deadlines)
         self.consuming = Consuming(self.engine, self._clock, 1000 * self.settings.visibility_timeout_secs)
         # What must end before the database closes; called with the lock held.
         self.at_close: dict[Callable[[], None], None] = {}

@@ -278,6 +278,12 @@ class NotReplicated(TopicsError):
     code = "not_replicated"
 
 
+class BucketAway(TopicsError):
+    """Records that are only in the bucket were asked for, and it does not answer; other reads are not affected."""
+
+    code = "bucket_away"
+
+
 class Internal(TopicsError):
     """A bug in the server, or a failed disk; `detail["trace_id"]` is in the server's log."""
 

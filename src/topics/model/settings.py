@@ -166,6 +166,20 @@ class Settings:
         at_most=DAY_MS,
     )
 
+    local_bytes: int = setting(
+        0,
+        "Bytes of packs that stay on this disk; older ones are only in the bucket, and read from there. Needs "
+        "`bucket`, excludes `cold_dir`.",
+        at_most=1024 * TIB,
+        zero_means="all of them stay",
+    )
+    bucket_cache_bytes: int = setting(
+        64 * MIB,
+        "Bytes of packs read from the bucket that stay in memory.",
+        at_least=1 * MIB,
+        at_most=1024 * TIB,
+    )
+
     visibility_timeout_secs: int = setting(
         60,
         "Seconds that a consumer of a group has to ack records it has received.",

@@ -29,7 +29,7 @@ from topics.storage.archive import (
 )
 from topics.storage.directory import META, DataDirectory, Meta, encode_meta
 from topics.storage.disk import Disk, write_all
-from topics.storage.pack import Packs
+from topics.storage.pack import Extent, Packs
 from topics.storage.snapshot import Snapshots
 from topics.storage.wal.wal import Wal
 
@@ -155,7 +155,12 @@ class Backup:
         yield self._whole(MANIFEST, encode_manifest(self._manifest(files))) + bytes(END_BYTES)
 
     def _content(self, part: _Part) -> Iterator[bytes]:
-        fd = self._packs.open(part.pack) if part.pack else self._disk.open(part.path, os.O_RDONLY)
+        if part.pack:
+            # It may be in the bucket, or move there meanwhile.
+            for offset in range(0, part.length, PIECE_BYTES):
+                yield self._packs.read(Extent(part.pack, offset, min(PIECE_BYTES, part.length - offset)))
+            return
+        fd = self._disk.open(part.path, os.O_RDONLY)
         try:
             offset = 0
             while offset < part.length:

@@ -5,7 +5,7 @@
 <dir>/meta.json                 format, boot id of the last open, whether it ended cleanly and where its log ended
 <dir>/meta.copy.json            a second copy, so that one flipped bit damages only one of the two
 <dir>/shard-00/wal/             log files
-<dir>/shard-00/packs/           sealed blocks
+<dir>/shard-00/packs/           sealed blocks; of those that are only in the bucket, an empty file
 <dir>/shard-00/snapshots/       state at a log position
 <cold>/shard-00/packs/          packs that were moved to the cold directory, if there is one
 """
@@ -28,7 +28,7 @@ from topics.storage.lock import DirectoryLock
 logger = logging.getLogger("topics.storage")
 
 # Raised when an older version could misread what is written; 1 is that of version 0.1. Every earlier one is still read.
-FORMAT = 4
+FORMAT = 5
 # Where `topics restore` writes before it moves the data into place.
 RESTORING = "restoring"
 META = "meta.json"

@@ -11,6 +11,8 @@
 
 A pack is written under a temporary name, synced and renamed, so a file with a pack's name is complete. The bytes of an
 extent belongs to the engine and has its own checksum; the directory lets a pack be checked without the engine.
+
+A pack is in the hot directory, in the cold one, or only in the bucket (`remote/`).
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from topics.model.errors import DamagedData
+from topics.model.errors import DamagedData, StorageError
 from topics.storage.disk import Buffer, Deferred, Disk, write_all
 from topics.storage.openfiles import OpenFiles
+from topics.storage.remote.range_reader import RangeReader
+from topics.storage.remote.remote_pack import RemotePack, pack_of_stub
 from topics.storage.reserve import Room
 from topics.storage.steps import Steps, at_once, in_thread
 
@@ -59,15 +63,17 @@ class Extent(NamedTuple):
 
 
 class _Pack:
-    """What is known of a pack: its size, how many of its bytes are live, and its directory."""
+    """What is known of a pack: its size, how many of its bytes are live, and where it is."""
 
-    __slots__ = ("finished", "is_cold", "live_bytes", "size_bytes")
+    __slots__ = ("finished", "is_cold", "live_bytes", "remote", "size_bytes")
 
-    def __init__(self, size_bytes: int, is_cold: bool, finished: bool) -> None:
+    def __init__(self, size_bytes: int, is_cold: bool, finished: bool, remote: RemotePack | None = None) -> None:
         self.size_bytes = size_bytes
         self.live_bytes = 0
         self.is_cold = is_cold
         self.finished = finished
+        # It is only in the bucket.
+        self.remote = remote
 
 
 class PackWriter:
@@ -203,7 +209,7 @@ class PackWriter:
 
 
 class Packs:
-    """All packs of a shard, in the hot or the cold directory. Thread safe; the lock is never held during I/O."""
+    """All packs of a shard, wherever they are. Thread safe; the lock is never held during I/O."""
 
     def __init__(
         self, disk: Disk, packs_path: str, cold_path: str | None = None, *, shard: int = 0, open_max: int = OPEN_MAX
@@ -216,6 +222,9 @@ class Packs:
         self._packs: dict[int, _Pack] = {}
         self._open = OpenFiles(disk, open_max)
         self.dead: set[int] = set()
+        # Set by the owner of a bucket, before anything is read: how packs are read that are only there.
+        self.ranges: RangeReader | None = None
+        self.local_bytes = self.remote_bytes = 0
         self._scan(packs_path, is_cold=False)
         if cold_path is not None:
             self._scan(cold_path, is_cold=True)
@@ -237,13 +246,22 @@ class Packs:
             pack = self._packs[number]
             pack.finished = True
             pack.size_bytes = size_bytes
+            self._count(pack, 1)
             self._note_dead(number, pack)
 
     def forget(self, number: int) -> None:
         """A writer has given up its pack."""
         with self._lock:
-            self._packs.pop(number, None)
+            pack = self._packs.pop(number, None)
+            if pack is not None:
+                self._count(pack, -1)
             self.dead.discard(number)
+
+    def _count(self, pack: _Pack, sign: int) -> None:
+        if pack.remote is not None:
+            self.remote_bytes += sign * pack.size_bytes
+        elif pack.finished:
+            self.local_bytes += sign * pack.size_bytes
 
     # --- reading ---
 
@@ -253,7 +271,7 @@ class Packs:
         try:
             data = self._read_at(path, extent)
         except FileNotFoundError:
-            # It may have moved to the cold directory between the two attempts.
+            # It may have moved to the cold directory or to the bucket between the two attempts.
             path = self._path_of(extent.pack)
             try:
                 data = self._read_at(path, extent)
@@ -266,7 +284,10 @@ class Packs:
         return data
 
     def read_nowait(self, extent: Extent) -> bytes | None:
-        """The bytes of an extent if they can be had without waiting: the pack is open and the page cache has them."""
+        """The bytes of an extent if they can be had without waiting: cached, or in the page cache."""
+        remote = self.remote(extent.pack)
+        if remote is not None:
+            return self.ranges.cached(remote, extent.offset, extent.length) if self.ranges is not None else None
         fd = self._open.borrow(self._path_of(extent.pack), may_open=False)
         if fd is None:
             return None
@@ -276,6 +297,14 @@ class Packs:
             self._open.give_back(fd)
 
     def _read_at(self, path: str, extent: Extent) -> bytes:
+        remote = self.remote(extent.pack)
+        if remote is not None:
+            if self.ranges is None:
+                raise StorageError(
+                    f"pack {remote.number} is only in the bucket: read it through its server, or set TOPICS_BUCKET",
+                    pack=remote.number,
+                )
+            return self.ranges.read(remote, extent.offset, extent.length)
         fd = self._open.borrow(path, may_open=True)
         assert fd is not None
         try:
@@ -363,10 +392,15 @@ class Packs:
         """Unlink the dead packs that are not in `keep`; returns their numbers. Blocks."""
         with self._lock:
             doomed = sorted(self.dead - keep)
-            paths = [self._pack_path(number, self._packs[number].is_cold) for number in doomed]
+            paths: list[str] = []
             for number in doomed:
+                pack, path = self._packs[number], self._path_of(number)
+                paths.append(path if pack.remote is None else os.path.join(self._path, pack.remote.stub))
+                self._count(pack, -1)
                 del self._packs[number]
             self.dead.difference_update(doomed)
+        if self.ranges is not None:
+            self.ranges.forget(doomed)
         for path in paths:
             self._open.forget(path)
             try:
@@ -402,6 +436,50 @@ class Packs:
     def is_cold(self, number: int) -> bool:
         return self._packs[number].is_cold
 
+    # --- only in the bucket ---
+
+    def let_go(self, leaving: Sequence[RemotePack]) -> int:
+        """Unlink packs that the bucket has, and note where they are; they stay readable throughout. Blocks."""
+        with self._lock:
+            known = [remote for remote in leaving if (pack := self._packs.get(remote.number)) and not pack.remote]
+        for remote in known:
+            self._disk.close(self._disk.open(os.path.join(self._path, remote.stub), os.O_WRONLY | os.O_CREAT))
+        self._disk.fsync_dir(self._path)
+        for remote in known:
+            path = self._path_of(remote.number)
+            with self._lock:
+                pack = self._packs[remote.number]
+                self._count(pack, -1)
+                pack.remote = remote
+                self._count(pack, 1)
+            self._disk.unlink(path)
+            self._open.forget(path)
+        return len(known)
+
+    def remote(self, number: int) -> RemotePack | None:
+        """Where a pack is that is only in the bucket."""
+        if not self.remote_bytes:
+            return None
+        pack = self._packs.get(number)
+        return None if pack is None else pack.remote
+
+    def remotes(self) -> list[RemotePack]:
+        """The packs that are only in the bucket, oldest first."""
+        with self._lock:
+            return sorted(pack.remote for pack in self._packs.values() if pack.remote is not None)
+
+    def remote_keys(self) -> list[str]:
+        return [remote.key for remote in self.remotes()]
+
+    def local(self) -> list[tuple[int, int]]:
+        """Numbers and sizes of the packs that are here, oldest first."""
+        with self._lock:
+            return sorted(
+                (number, pack.size_bytes)
+                for number, pack in self._packs.items()
+                if pack.finished and pack.remote is None
+            )
+
     # --- paths and totals ---
 
     def numbers(self) -> list[int]:
@@ -418,30 +496,26 @@ class Packs:
             raise DamagedData(f"{path} is missing", file=path, offset=0)
         return pack.size_bytes
 
-    def open(self, number: int) -> int:
-        """A descriptor of a whole pack, which the caller closes; it stays readable while the pack moves. Blocks."""
-        try:
-            return self._disk.open(self._path_of(number), os.O_RDONLY)
-        except FileNotFoundError:
-            # It may have moved to the cold directory between the two attempts.
-            return self._disk.open(self._path_of(number), os.O_RDONLY)
-
     def hot_path(self, number: int) -> str:
         """The path of a pack in the hot directory."""
         return self._pack_path(number, is_cold=False)
 
     def path_of(self, number: int) -> str:
-        """Where a pack is now; it may move to the cold directory at any time."""
+        """Where a pack is now; it may move to the cold directory or to the bucket at any time."""
         return self._path_of(number)
 
     def close(self) -> None:
         self._open.close()
 
     def _scan(self, directory: str, is_cold: bool) -> None:
+        stubs: list[RemotePack] = []
         for name in self._disk.listdir(directory):
             path = os.path.join(directory, name)
             if name.endswith(ASIDE_SUFFIX):
                 self._disk.unlink(path)
+                continue
+            if (remote := pack_of_stub(name)) is not None:
+                stubs.append(remote)
                 continue
             stem = name.removesuffix(PACK_SUFFIX)
             if stem == name or not stem.isdecimal():
@@ -451,11 +525,22 @@ class Packs:
                 # A move to the cold directory was interrupted after its copy was complete.
                 self._disk.fsync_dir(directory)
                 self._disk.unlink(self._pack_path(number, is_cold=False))
+                self.forget(number)
             fd = self._disk.open(path, os.O_RDONLY)
             try:
-                self._packs[number] = _Pack(self._disk.size(fd), is_cold, finished=True)
+                self._add(number, _Pack(self._disk.size(fd), is_cold, finished=True))
             finally:
                 self._disk.close(fd)
+        for remote in stubs:
+            if remote.number in self._packs:
+                # It was about to leave when the process ended.
+                self._disk.unlink(os.path.join(directory, remote.stub))
+            else:
+                self._add(remote.number, _Pack(remote.size_bytes, is_cold, finished=True, remote=remote))
+
+    def _add(self, number: int, pack: _Pack) -> None:
+        self._packs[number] = pack
+        self._count(pack, 1)
 
     def _path_of(self, number: int) -> str:
         pack = self._packs.get(number)

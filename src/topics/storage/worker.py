@@ -1,4 +1,4 @@
-"""One background thread for I/O jobs: packs, snapshots, cold reads. Jobs run in the order of submission.
+"""Background threads for I/O jobs: packs, snapshots, cold reads. Jobs of a thread run in the order of submission.
 
     owner thread: submit(fn, then) ──▶ queue ──▶ thread: fn()
                   poll(): then(job) ◀── finished ◀── notify()
@@ -68,14 +68,17 @@ class Worker:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """Run the queued jobs, then end the thread. The last results are delivered by `poll`."""
+    def stop(self, wait_s: float | None = None) -> None:
+        """Run the queued jobs, then end the thread. The last results are delivered by `poll`.
+
+        A thread that takes longer than `wait_s` is left to the end of the process.
+        """
         if not self._thread.is_alive():
             return
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(wait_s)
 
     def submit(self, fn: Callable[[], T], then: Callable[[WorkerJob[T]], None] | None = None) -> WorkerJob[T]:
         """Queue `fn`; the `poll` that finds it finished calls `then` with the job."""
@@ -108,3 +111,30 @@ class Worker:
             job.run()
             self._finished.append(job)
             self._notify()
+
+
+class Workers:
+    """Several threads for jobs that wait for other machines, made when they are needed; for the owner thread."""
+
+    def __init__(self, notify: Callable[[], None], name: str, threads_max: int) -> None:
+        self._notify = notify
+        self._name = name
+        self._threads_max = threads_max
+        self._workers: list[Worker] = []
+
+    def submit(self, fn: Callable[[], T], then: Callable[[WorkerJob[T]], None] | None = None) -> WorkerJob[T]:
+        """Queue `fn` where the fewest jobs wait."""
+        least = min(self._workers, key=lambda worker: worker.pending, default=None)
+        if least is None or (least.pending and len(self._workers) < self._threads_max):
+            least = Worker(self._notify, f"{self._name}-{len(self._workers)}")
+            least.start()
+            self._workers.append(least)
+        return least.submit(fn, then)
+
+    def poll(self) -> None:
+        for worker in self._workers:
+            worker.poll()
+
+    def stop(self, wait_s: float) -> None:
+        for worker in self._workers:
+            worker.stop(wait_s)

@@ -17,6 +17,7 @@ from topics.api.live.ws import Sockets
 from topics.api.metrics import Usage
 from topics.api.routes import Route
 from topics.api.v0.export import STALL_S_MAX, Exports
+from topics.engine.core.waiting.cold_reader import PatientReader
 from topics.engine.core.waiting.deadlines import Deadlines
 from topics.engine.core.waiting.runner import Runner
 from topics.engine.live.feeds import LiveFeeds
@@ -56,10 +57,12 @@ class Delivery:
         self.streams = EventStreams(slots, heartbeats, clock)
         follow_requests = FollowRequests(live, settings)
         sessions = Sessions(settings.max_watch_sessions, settings.session_ttl_ms, usage, loop.time)
-        self._watch = Watch(live, reader, self.streams, sessions, follow_requests, settings)
-        self._topic_streams = TopicStreams(live, reader, self.streams, lifecycle, deadlines, settings)
+        # A follower has no request that could be answered with 503 and repeated.
+        patient = PatientReader(reader, deadlines)
+        self._watch = Watch(live, patient, self.streams, sessions, follow_requests, settings)
+        self._topic_streams = TopicStreams(live, patient, self.streams, lifecycle, deadlines, settings)
         self._sockets = Sockets(
-            live, reader, heartbeats, slots, follow_requests, pressure, runner, loop, wake, settings, slices, budget
+            live, patient, heartbeats, slots, follow_requests, pressure, runner, loop, wake, settings, slices, budget
         )
         self._exports = Exports(live, reader, slots, pressure, Heartbeats(loop, STALL_S_MAX, loop.time), in_thread)
         live.is_shed = self._sockets.is_shed

@@ -136,7 +136,7 @@ class BackupSending:
 
     def _read(self) -> None:
         try:
-            self._backups.store.worker.submit(self._backup.read, self._arrived)
+            self._backups.store.history.copier.submit(self._backup.read, self._arrived)
         except TopicsError as error:
             log.error("the backup cannot continue: %s", error)
             self._cut()

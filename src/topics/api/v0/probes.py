@@ -23,7 +23,7 @@ def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
             performance=performance(call),
         )
         if store.shipping is not None:
-            reply.bucket = BucketHealth(*store.shipping.status)
+            reply.bucket = BucketHealth(*store.shipping.status, store.packs.local_bytes, store.packs.remote_bytes)
         call.reply(200, encode(reply))
 
     def ready(call: Call) -> None:

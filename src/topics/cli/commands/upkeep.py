@@ -86,6 +86,8 @@ def _report(found: Inspection, directory: DataDirectory) -> int:
     for line in sorted(harmless):
         print(f"{line}; no record is lost")
     summary = f"{len(found.state.names)} topics, {found.state.count} records, {found.state.bytes} bytes"
+    if remotes := found.packs.remotes():
+        print(f"{len(remotes)} packs are only in the bucket and were not read")
     if not lost and not harmless:
         print(f"{summary}: all fine")
         return FINE

@@ -305,6 +305,9 @@ class State:
 
     def expire(self, topic: Topic, now_ms: int, load: Callable[[Block], None] | None) -> None:
         if topic.config.ttl_ms:
+            if topic.blocks and self.cold.is_remote(topic.blocks[0]):
+                # Who reads that block loads it and is back here; others need not wait for the bucket.
+                load = None
             self._recount(topic, expire(topic, now_ms, self.release, load))
 
     def _recount(self, topic: Topic, lost: tuple[int, int]) -> None:

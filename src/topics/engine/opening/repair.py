@@ -54,13 +54,15 @@ def _hit_among(runs: Iterator[tuple[int, int]], salvaged: Salvaged) -> Iterator[
 
 
 def damaged_blocks(state: State, packs: Packs, on_read: Callable[[int], None] = lambda _: None) -> list[Damage]:
-    """Every block with bytes on disk that are not as they were written.
+    """Every block with bytes on disk that are not as they were written; what is only in the bucket is not looked at.
 
     `on_read` is called with the bytes of each block that was checked; `packed_bytes` is their total.
     """
     found: list[Damage] = []
     directories: dict[int, dict[Extent, int] | str] = {}
     for topic, block, extent in _packed(state):
+        if packs.remote(extent.pack) is not None:
+            continue
         if extent.pack not in directories:
             directories[extent.pack] = _directory_of(packs, extent.pack)
         damage = _examined(topic, block, extent, packs, directories[extent.pack])

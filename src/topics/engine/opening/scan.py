@@ -29,6 +29,7 @@ from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
 from topics.storage.openfiles import OpenFiles
 from topics.storage.pack import PACK_SUFFIX, Extent
+from topics.storage.remote.remote_pack import pack_of_stub
 from topics.storage.viewing import ArchiveDisk, ViewDisk
 
 TRIES_MAX = 8
@@ -153,8 +154,8 @@ class Scan:
         if topic is None:
             raise TopicNotFound(name)
         if topic not in self._settled:
-            self._state.enforce_caps(topic, self._state.cold.load_now)
-            self._state.expire(topic, self._clock.now_ms(), self._state.cold.load_now)
+            self._state.enforce_caps(topic, self._state.cold.load_unless_remote)
+            self._state.expire(topic, self._clock.now_ms(), self._state.cold.load_unless_remote)
             self._settled.add(topic)
         return topic
 
@@ -331,6 +332,16 @@ class _Reading:
                 return self._disk.pread(fd, extent.length, extent.offset)
             finally:
                 self._open.give_back(fd)
+        if any(
+            (remote := pack_of_stub(name)) is not None and remote.number == extent.pack
+            for name in self._disk.listdir(self._directory.packs_path)
+        ):
+            raise StorageError(
+                f"pack {extent.pack} of {self._part.path} is only in the bucket of its server: read topic "
+                f'"{self._part.topic}" through the server, or restore the bucket into another directory',
+                topic=self._part.topic,
+                pack=extent.pack,
+            )
         raise Vanished(
             f"pack {extent.pack} is missing" + ("" if self._directory.cold_path else ", or in a cold directory")
         )

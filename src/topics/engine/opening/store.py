@@ -26,6 +26,7 @@ from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters
 from topics.engine.opening import loss_estimates as estimates
 from topics.engine.opening.composition import new_state
+from topics.engine.opening.history import RemoteHistory, check_replicated, check_settings, replicated_topics
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.opening.restore import restore
 from topics.engine.opening.single_appends import ops_of
@@ -139,6 +140,7 @@ class Store:
         """Recover; yields the progress (0.0 … 1.0) every few milliseconds, by the clock."""
         now_ms = self._clock.monotonic_ms
         until_ms = now_ms() + SLICE_MS
+        check_settings(self.settings)
         self._directory.open(repair=self._repair, may_be_filled=self._has_bucket)
         # A replay makes objects by the million and no garbage: collecting would cost an eighth of the time.
         collecting = gc.isenabled()
@@ -170,6 +172,9 @@ class Store:
         joined = (yield from self._join()) if self._has_bucket else None
         previous = directory.previous
         self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
+        self.history = RemoteHistory(self.packs, self.settings, self._notify)
+        if not self._repair:
+            yield from self.history.checking(self._bucket, directory.path)
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
         self.state = new_state(self.settings, self.packs)
         snapshot = yield from self.snapshots.loading(repair=self._repair, thorough=self._repair)
@@ -191,7 +196,8 @@ class Store:
             split=blob_start,
         )
         yield from self._fold(carried, replay, synced_to)
-        self._check_classes()
+        if not self._has_bucket and not self._repair:
+            check_replicated(self.state, directory.path)
         if self._repair:
             self.given_up += gap_lines(replay.repaired)
             self.given_up += drop_damaged(self.state, self.packs)
@@ -216,7 +222,7 @@ class Store:
         self.transactions.recovered(whole=whole, fences_ahead=max(SEQ_CHUNK, seqs_min) if not_all_here else 0)
         if not_all_here:
             yield from self._wait_synced()
-        if joined is not None and (joined.restored is not None or self._replicated()):
+        if joined is not None and (joined.restored is not None or replicated_topics(self.state)):
             yield from self._wait_shipped()
         # Only now: a start after a crash before this line must skip again.
         yield from in_thread(directory.mark_open)
@@ -240,26 +246,10 @@ class Store:
                 own_url=f"http://{settings.host}:{settings.port}",
                 lease_ms=settings.bucket_lease_ms,
                 now_ms=self._clock.now_ms,
+                local_bytes=settings.local_bytes,
             )
         )
         return joined
-
-    def _replicated(self) -> list[str]:
-        """The topics whose records must be in the bucket before any reader sees them."""
-        return [topic.name for topic in self.state.by_id.values() if topic.config.durability == "replicated"]
-
-    def _check_classes(self) -> None:
-        if self._has_bucket or self._repair:
-            return
-        names = self._replicated()
-        if names:
-            raise DataDirIncompatible(
-                f"{len(names)} topics in {self._directory.path} have durability replicated ({names[0]}), which needs a "
-                "bucket: set TOPICS_BUCKET, for a copy of another server to a prefix of its own; "
-                "file:///an/empty/directory will do",
-                directory=self._directory.path,
-                setting="bucket",
-            )
 
     def _apply_what_fits(self, op: Op, position: int) -> None:
         self.given_up += apply_what_fits(self.state, op, position)
@@ -289,7 +279,9 @@ class Store:
         mark.note(replay.tail.position)
         self.syncer = Syncer(self.wal, self._notify, mark=mark)
         self.worker = Worker(self._notify)
-        self.reader = self.runner.reader = self.background.reader = ColdReader(self.state.cold, self.worker)
+        self.reader = self.runner.reader = self.background.reader = ColdReader(
+            self.state.cold, self.worker, self.history.readers
+        )
         reserve = Reserve(self._disk, self._directory.packs_path, self._directory.snapshots_path)
         room = CheckpointRoom(self.state, self.wal, self.packs, self.snapshots, reserve)
         self.commit_log = CommitLog(self.state, self.wal, self.syncer, self.waiters, self._clock, room)
@@ -321,15 +313,17 @@ class Store:
             self._clock,
             self.settings,
             self._directory,
+            self.history.readers,
         )
         for feature in self.state.features:
             feature.replayed()
         for topic in self.state.by_id.values():
-            self.state.enforce_caps(topic, self.state.cold.load_now)
+            self.state.enforce_caps(topic, self.state.cold.load_unless_remote)
             yield
         self.commit_log.room.renew()
         self.syncer.start()
         self.worker.start()
+        self.history.start(self.worker)
         if joined is not None:
             self._start_shipping(joined)
 
@@ -384,7 +378,7 @@ class Store:
         """
         shipping = self.shipping
         assert shipping is not None
-        while shipping.shipped_to < self.wal.written_to and (shipping.whole or self._replicated()):
+        while shipping.shipped_to < self.wal.written_to and (shipping.whole or replicated_topics(self.state)):
             self.settle()
             if shipping.fenced is not None:
                 raise shipping.fenced
@@ -406,6 +400,7 @@ class Store:
 
     def _poll_shipping(self, shipping: Shipping) -> None:
         shipping.poll()
+        self.history.poll(shipping)
         if shipping.fenced is not None and self.commit_log.read_only is None:
             self.commit_log.refuse_writes(shipping.fenced.message)
 
@@ -582,6 +577,7 @@ class Store:
             healthy = self.checkpoint()
         self.syncer.stop()
         self.worker.stop()
+        self.history.stop()
         if self.shipping is not None:
             self.shipping.stop()
         try:

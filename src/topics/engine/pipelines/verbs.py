@@ -130,8 +130,11 @@ class Pipelines:
         return self._in_flight.hold(change, ("pipelines",))
 
     def _forget_below(self, home: Topic, name: str, seq: int) -> None:
-        """Delete the records that this one replaces; after a crash before this, there is only more to read."""
-        found = deletion.find_tagged(home, TagMatch(name.encode(), False), seq, self._state.cold.load_now)
+        """Delete the records that this one replaces; without this, there is only more to read.
+
+        It must not wait for the bucket: records that are only there stay.
+        """
+        found = deletion.find_tagged(home, TagMatch(name.encode(), False), seq, self._state.cold.load_unless_remote)
         runs = [run for block in found if not isinstance(block, ColdMiss) for run in block]
         if runs:
             self._engine.commit_log.submit_delete(Deleted(home.id, home.clock_ms, runs), "disk")

@@ -1,4 +1,4 @@
-"""What an object store must offer, in seven calls; everything else of this package is made from them.
+"""What an object store must offer, in eight calls; everything else of this package is made from them.
 
 A call raises one of four errors. Only `Unreachable` leaves open what happened: a write that raised it may have been
 made, may still be made later, or never. The others are answers of the bucket.
@@ -67,6 +67,10 @@ class ObjectBucket(Protocol):
 
     def read(self, key: str) -> Found | None:
         """The object, None if there is none."""
+        ...
+
+    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
+        """Part of an object, shorter where it ends; None if there is no such object."""
         ...
 
     def download(self, key: str, path: str) -> bool:

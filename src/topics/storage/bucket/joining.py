@@ -94,6 +94,7 @@ class Joining:
         url: str,
         lease_ms: int,
         now_ms: Callable[[], int],
+        local_bytes: int = 0,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._bucket = bucket
@@ -102,6 +103,7 @@ class Joining:
         self._url = url
         self._lease_ms = lease_ms
         self._now_ms = now_ms
+        self._local_bytes = local_bytes
         self._pause = pause
         self._holder = directory.holder or f"{os.uname().nodename}-{secrets.token_hex(6)}"
         self._token = secrets.token_hex(16)
@@ -128,7 +130,9 @@ class Joining:
             end = walk(self._bucket, manifest, until=opened.closed)
         position, whole, restored = end.position, end.whole, None
         if self._directory.vacant and end.time_ms:
-            restored = restore_into(self._bucket, self._disk, restore_to, until=opened.closed)
+            restored = restore_into(
+                self._bucket, self._disk, restore_to, until=opened.closed, local_bytes_max=self._local_bytes
+            )
             position, whole = restored.position, restored.whole
             before = seen.primary if seen is not None else None
             if before is not None and (before.term + 1, before.end_position) == (opened.term, position):
@@ -199,6 +203,7 @@ def join_bucket(
     own_url: str,
     lease_ms: int,
     now_ms: Callable[[], int],
+    local_bytes: int = 0,
 ) -> tuple[ObjectBucket, Joined]:
     """Check the bucket and own a term in it; a directory without data is filled, or begins. Blocks."""
     bucket = connect(url, environ)
@@ -207,7 +212,7 @@ def join_bucket(
     compared = Directory(directory.path, note.holder if note is not None else None, directory.vacant)
     if directory.vacant:
         directory.clear_unfinished()
-    joining = Joining(bucket, disk, compared, url=own_url, lease_ms=lease_ms, now_ms=now_ms)
+    joining = Joining(bucket, disk, compared, url=own_url, lease_ms=lease_ms, now_ms=now_ms, local_bytes=local_bytes)
     try:
         joined = joining.join(directory.restoring_path)
     except BaseException:

@@ -10,7 +10,7 @@ A closing is never removed: it refuses the next piece of a server that has slept
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import takewhile
 
 from topics.model.errors import DamagedData, TopicsError
@@ -31,8 +31,16 @@ DELETES_AT_ONCE = 100
 class Keeping:
     """Removes what is too old, at most once an hour; called by the shipping thread."""
 
-    def __init__(self, bucket: ObjectBucket, keep_ms: int, renew: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        bucket: ObjectBucket,
+        keep_ms: int,
+        renew: Callable[[], None],
+        needed: Callable[[], Collection[str]] = tuple,
+    ) -> None:
         self._bucket = bucket
+        # objects that are needed whatever the manifests say
+        self._needed = needed
         self._keep_ms = keep_ms
         self._renew = renew
         self._cleaned_ms = 0
@@ -42,7 +50,7 @@ class Keeping:
             return
         self._cleaned_ms = newest.time_ms
         try:
-            removed = clean(self._bucket, newest, self._keep_ms, self._renew)
+            removed = clean(self._bucket, newest, self._keep_ms, self._renew, self._needed())
         except TakenOver:
             raise
         except TopicsError as error:
@@ -75,7 +83,13 @@ def stored_files(bucket: ObjectBucket, renew: Callable[[], None]) -> set[str]:
     return {file.key for file in named if sizes.get(file.key) == file.bytes}
 
 
-def clean(bucket: ObjectBucket, newest: SnapshotManifest, keep_ms: int, renew: Callable[[], None]) -> int:
+def clean(
+    bucket: ObjectBucket,
+    newest: SnapshotManifest,
+    keep_ms: int,
+    renew: Callable[[], None],
+    needed: Collection[str] = (),
+) -> int:
     """Remove what is not needed to go back `keep_ms` from the newest snapshot; how many objects.
 
     It can take long, so `renew` is called again and again: the lease must not end meanwhile.
@@ -94,7 +108,7 @@ def clean(bucket: ObjectBucket, newest: SnapshotManifest, keep_ms: int, renew: C
     _delete(bucket, slots, renew)
     # Thousands of snapshots may be kept. A file that only those between the first and the last one name was uploaded
     # after the first: no snapshot comes back to a pack that an earlier one has left. Both times are the bucket's.
-    named = {file.key for manifest in (first, last, newest) for file in manifest.files}
+    named = {file.key for manifest in (first, last, newest) for file in manifest.files}.union(needed)
     before_ms = oldest.modified_ms - YOUNG_MS
     files = [
         file.key for file in _listing(bucket, FILES, renew) if file.key not in named and file.modified_ms < before_ms

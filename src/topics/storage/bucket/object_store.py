@@ -89,6 +89,13 @@ class ObjectStoreBucket:
             except FileNotFoundError:
                 return None
 
+    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
+        with self._errors(key):
+            try:
+                return bytes(self._obstore.get_range(self._store, key, start=offset, length=length))
+            except FileNotFoundError:
+                return None
+
     def download(self, key: str, path: str) -> bool:
         fd = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:

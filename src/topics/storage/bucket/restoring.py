@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import NamedTuple
 
 from topics.model.errors import DamagedData, TopicsError
@@ -13,6 +14,7 @@ from topics.storage.bucket.chain import SnapshotMoment, StoredFile, read_manifes
 from topics.storage.bucket.slots import LogPiece
 from topics.storage.bucket.terms import Place, read_slot, run
 from topics.storage.disk import Disk, write_all
+from topics.storage.remote.remote_pack import RemotePack, pack_of_object
 from topics.storage.wal.frame import FILE_HEADER_BYTES, FileHeader, encode_file_header
 from topics.storage.wal.log_file import log_name
 
@@ -45,9 +47,18 @@ def choose(moments: list[SnapshotMoment], at_ms: int) -> SnapshotMoment | None:
 
 
 def restore_into(
-    bucket: ObjectBucket, disk: Disk, target: str, *, until: Place | None = None, at_ms: int | None = None
+    bucket: ObjectBucket,
+    disk: Disk,
+    target: str,
+    *,
+    until: Place | None = None,
+    at_ms: int | None = None,
+    local_bytes_max: int = 0,
 ) -> Restored:
-    """Fill an empty directory; blocks. Raises NotInBucket if there is nothing, or nothing from that time."""
+    """Fill an empty directory; blocks. Raises NotInBucket if there is nothing, or nothing from that time.
+
+    Packs beyond `local_bytes_max`, unless that is 0, stay in the bucket: the newest ones are fetched.
+    """
     moments = snapshots_in(bucket)
     chosen = moments[-1] if moments else None
     if at_ms is not None:
@@ -59,18 +70,41 @@ def restore_into(
     log.close()
     if not end.time_ms:
         raise _nothing(bucket, moments, at_ms)
-    for file in manifest.files if manifest is not None else []:
+    files = manifest.files if manifest is not None else []
+    staying = packs_to_leave(files, local_bytes_max)
+    for file in files:
         if _NAMES.fullmatch(file.name) is None:
             raise DamagedData(
                 f"a snapshot cannot have a file named {file.name!r}", file=manifest.key if manifest else ""
             )
         path = os.path.join(target, file.name)
         disk.makedirs(os.path.dirname(path))
-        if not bucket.download(file.key, path):
+        if (remote := staying.get(file.key)) is not None:
+            _leave(bucket, disk, os.path.dirname(path), remote)
+        elif not bucket.download(file.key, path):
             raise NotInBucket(f"the bucket has lost {file.key}, which {chosen and chosen.key} needs", key=file.key)
-        _check_file(disk, path, file)
+        else:
+            _check_file(disk, path, file)
         disk.fsync_dir(os.path.dirname(path))
-    return Restored(end.position, end.time_ms, log.count + (len(manifest.files) if manifest else 0), end.whole)
+    return Restored(end.position, end.time_ms, log.count + len(files) - len(staying), end.whole)
+
+
+def packs_to_leave(files: list[StoredFile], local_bytes_max: int) -> dict[str, RemotePack]:
+    """The packs, by their keys, that have no room on the disk: the oldest."""
+    packs = [pack for file in files if (pack := pack_of_object(file.key, file.bytes)) is not None]
+    packs.sort(reverse=True)
+    sizes = accumulate(pack.size_bytes for pack in packs)
+    return {pack.key: pack for pack, upto_bytes in zip(packs, sizes, strict=True) if 0 < local_bytes_max < upto_bytes}
+
+
+def _leave(bucket: ObjectBucket, disk: Disk, folder: str, pack: RemotePack) -> None:
+    """Note a pack that stays in the bucket, if it is there."""
+    end = bucket.read_range(pack.key, pack.size_bytes - END_BYTES, END_BYTES)
+    if end is None:
+        raise NotInBucket(f"the bucket has lost {pack.key}, which its newest snapshot needs", key=pack.key)
+    if end.hex() != pack.checksum:
+        raise DamagedData(f"the object {pack.key} of the bucket is damaged", file=pack.key, offset=0)
+    disk.close(disk.open(os.path.join(folder, pack.stub), os.O_WRONLY | os.O_CREAT))
 
 
 def _check_file(disk: Disk, path: str, file: StoredFile) -> None:

@@ -18,7 +18,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Condition, Event, Thread
 from typing import Literal, NamedTuple
 
@@ -106,7 +106,7 @@ class Shipping:
         self._pace = pace
         self._notify, self._made_by = notify, made_by
         self._now_ms, self._clock = now_ms, clock
-        self._keeping = Keeping(bucket, pace.keep_ms, self._go_on)
+        self._keeping = Keeping(bucket, pace.keep_ms, self._go_on, self._packs.remote_keys)
         self.term = joined.term
 
         # the owner's
@@ -127,6 +127,7 @@ class Shipping:
         # set by the thread, read by the owner
         self.shipped_to = joined.position
         self._manifest_position = -1
+        self.stored: Sequence[StoredFile] = ()  # by the newest manifest of this run
         self.whole = joined.whole and wal.oldest_position <= joined.position
         self.away_since_s: float | None = None
         self.fenced: TakenOver | None = None
@@ -431,8 +432,7 @@ class Shipping:
                 if self._stopping:
                     # The rest of the log comes first: a server that is restored needs it.
                     return
-                name = self._directory.name_of(self._packs.hot_path(number))
-                files.append(self._upload(name, self._packs.path_of(number), PACK_FOOTER_BYTES))
+                files.append(self._upload_pack(number))
         except FileNotFoundError as error:
             # It was given up to make room; there is a newer one.
             logger.warning("a snapshot was removed before it was in the bucket: %s", error)
@@ -455,6 +455,7 @@ class Shipping:
             self._ship_piece()
             # Only now does the bucket lead to this position, and no further: the log is sent again from here on.
             self.shipped_to = self._manifest_position = pin.position
+        self.stored = files
         self._come_back()
         self._keeping.clean(manifest)
         self._done_with(pin)
@@ -490,6 +491,19 @@ class Shipping:
             self._meanwhile(lambda: self._bucket.upload(key, path))
             self._uploaded.add(key)
         return StoredFile(name, key, size)
+
+    def _upload_pack(self, number: int) -> StoredFile:
+        """Store a pack, unless the bucket has it; it may leave this disk meanwhile, because the bucket has it."""
+        name = self._directory.name_of(self._packs.hot_path(number))
+        remote = self._packs.remote(number)
+        if remote is None:
+            try:
+                return self._upload(name, self._packs.path_of(number), PACK_FOOTER_BYTES)
+            except FileNotFoundError:
+                remote = self._packs.remote(number)
+                if remote is None:
+                    raise
+        return StoredFile(name, remote.key, remote.size_bytes)
 
     def _meanwhile(self, upload: Callable[[], None]) -> None:
         """Run an upload, which may take minutes, while the lease is renewed and the log is shipped."""

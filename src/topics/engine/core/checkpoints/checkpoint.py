@@ -30,15 +30,15 @@ from topics.engine.log.on_disk.packing import Packing
 from topics.engine.log.on_disk.repacking import Copies, Found, find_in, find_thin, is_being_copied, is_thin
 from topics.engine.log.topic import Topic
 from topics.model.clock import Clock
-from topics.model.errors import DamagedData, StorageError, TopicsError
+from topics.model.errors import BucketAway, DamagedData, StorageError, TopicsError
 from topics.model.settings import Settings
 from topics.storage.directory import DataDirectory
-from topics.storage.pack import Packs
+from topics.storage.pack import Extent, Packs
 from topics.storage.reserve import Room
 from topics.storage.snapshot import Snapshots
 from topics.storage.wal.syncer import Syncer
 from topics.storage.wal.wal import Wal
-from topics.storage.worker import Worker
+from topics.storage.worker import Worker, Workers
 
 log = logging.getLogger("topics.engine")
 
@@ -46,6 +46,8 @@ SLICE_MS = 1.0
 # Under a heavy load there is always more to seal; each time it is less.
 SEALINGS_MAX = 4
 LITTLE_BYTES = 1024 * 1024
+# What one checkpoint reads from the bucket to copy it; the rest waits for later ones.
+FETCH_BYTES_MAX = 16 * 1024 * 1024
 COOLING_EVERY_MS = 1_000
 RETRY_AFTER_MS = 5_000
 # A checkpoint that takes long (very many topics) does not start again at once only to free memory.
@@ -75,6 +77,7 @@ class Checkpointer:
         clock: Clock,
         settings: Settings,
         directory: DataDirectory,
+        remote_readers: Workers,
     ) -> None:
         self._state = state
         self._commit_log = commit_log
@@ -83,6 +86,7 @@ class Checkpointer:
         self._packs = packs
         self._snapshots = snapshots
         self._worker = worker
+        self._remote_readers = remote_readers
         self._clock = clock
         self._settings = settings
         self._directory = directory
@@ -97,6 +101,7 @@ class Checkpointer:
         self._asked: list[Callable[[bool], None]] = []
         # per checkpoint
         self._copies = Copies(None)
+        self._fetch_left_bytes = 0
         self._compacting = False
         self._packing: Packing | None = None
         self._chunks: list[bytes] = []
@@ -138,6 +143,7 @@ class Checkpointer:
         """One checkpoint; whether it succeeded."""
         asked, self._asked = self._asked, []
         self._compacting = bool(asked)
+        self._fetch_left_bytes = FETCH_BYTES_MAX
         if asked:
             self._state.dirty.update(self._state.by_id.values())
         succeeded = False
@@ -255,14 +261,17 @@ class Checkpointer:
         found: Found = []
         yield from self._sliced(find_thin(dirty, found))
         for topic, block, extent in found:
-            if not self._copies.allow(topic, block.live_bytes):
+            if not self._may_fetch(extent) or not self._copies.allow(topic, block.live_bytes):
                 continue
             try:
-                data = yield from self._wait_for(partial(self._packs.read, extent))
+                data = yield from self._read(extent)
                 if not block.gone:
                     self._state.cold.attach(block, extent, data)
             except DamagedData as error:
                 log.error("a block of topic %s cannot be shrunk: %s", topic.name, error)
+                continue
+            except BucketAway:
+                self._fetch_left_bytes = 0
                 continue
             if block.body is not None and block.live and not block.gone and not is_being_copied(topic):
                 self._state.shrink_block(block)
@@ -291,15 +300,36 @@ class Checkpointer:
         found: Found = []
         yield from self._sliced(find_in(sparse, list(self._state.by_id.values()), found))
         for topic, block, extent in found:
+            if not self._may_fetch(extent):
+                continue
             try:
-                data = yield from self._wait_for(partial(self._packs.read, extent))
+                data = yield from self._read(extent)
             except DamagedData as error:
                 log.error("a block of topic %s cannot be copied and stays where it is: %s", topic.name, error)
+                continue
+            except BucketAway:
+                self._fetch_left_bytes = 0
                 continue
             is_there = not block.gone and block.extent == extent and block not in self._packing
             if is_there and self._copies.allow(topic, extent.length):
                 self._packing.copy(topic, block, data)
                 yield from self._packing.hand_over()
+
+    def _may_fetch(self, extent: Extent) -> bool:
+        """Whether a block that is copied may be read: those in the bucket up to a limit."""
+        if self._packs.remote(extent.pack) is not None:
+            if self._packs.ranges is None:
+                # A repair does not use the bucket.
+                return False
+            # A large one is alone.
+            may = extent.length <= self._fetch_left_bytes or self._fetch_left_bytes == FETCH_BYTES_MAX
+            self._fetch_left_bytes = max(0, self._fetch_left_bytes - extent.length) if may else 0
+            return may
+        return True
+
+    def _read(self, extent: Extent) -> Steps[bytes]:
+        worker = self._worker if self._packs.remote(extent.pack) is None else self._remote_readers
+        return (yield from self._wait_for(partial(self._packs.read, extent), worker))
 
     # --- 2, 3: one position for all ---
 
@@ -473,8 +503,8 @@ class Checkpointer:
                 yield True
                 until_ms = self._clock.monotonic_ms() + SLICE_MS
 
-    def _wait_for(self, job: Callable[[], T]) -> Steps[T]:
-        running = self._worker.submit(job)
+    def _wait_for(self, job: Callable[[], T], worker: Worker | Workers | None = None) -> Steps[T]:
+        running = (worker or self._worker).submit(job)
         while not running.done:
             yield False
         return running.result()

@@ -11,13 +11,16 @@ from typing import Protocol
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
 from topics.engine.log.on_disk.extent import Salvaged, decode_body, salvage
-from topics.model.errors import DamagedData, StorageError, TopicsError
+from topics.model.errors import BucketAway, DamagedData, StorageError, TopicsError
 from topics.storage.pack import Extent, Packs
 
 log = logging.getLogger("topics.engine")
 
 COLD_CACHE_BYTES = 32 * 1024 * 1024
 DAMAGED_MAX = 8
+
+# What comes of reading a body.
+Found = bytes | DamagedData | BucketAway | OSError
 
 
 class ColdMiss(Exception):
@@ -75,14 +78,24 @@ class Cold:
         if block.body is None and block.extent is not None:
             self.attach(block, block.extent, self.packs.read(block.extent))
 
-    def read(self, miss: ColdMiss) -> bytes | DamagedData | OSError:
+    def load_unless_remote(self, block: Block) -> None:
+        """As `load_now`, for retention, which goes on without a body that is only in the bucket."""
+        if not self.is_remote(block):
+            self.load_now(block)
+
+    def is_remote(self, block: Block) -> bool:
+        """Whether the body is neither in memory nor on this disk, only in the bucket."""
+        extent = block.extent
+        return block.body is None and extent is not None and self.packs.remote(extent.pack) is not None
+
+    def read(self, miss: ColdMiss) -> Found:
         """The result of reading a missed body, for `take`. May be called from any thread, and blocks."""
         try:
             return self.packs.read(miss.extent)
-        except (DamagedData, OSError) as error:
+        except (DamagedData, BucketAway, OSError) as error:
             return error
 
-    def take(self, miss: ColdMiss, found: bytes | DamagedData | OSError) -> None:
+    def take(self, miss: ColdMiss, found: Found) -> None:
         """Attach the result. A failure counts only if the block is still at the place that was read."""
         if isinstance(found, bytes):
             try:
@@ -129,14 +142,18 @@ def decoded(block: Block, extent: Extent, data: bytes) -> Body:
 
 
 def unreadable(
-    block: Block, extent: Extent, reason: DamagedData | OSError, salvaged: Salvaged | None = None
-) -> DamagedBlock | StorageError:
+    block: Block, extent: Extent, reason: DamagedData | BucketAway | OSError, salvaged: Salvaged | None = None
+) -> DamagedBlock | BucketAway | StorageError:
     """Names the seqs that cannot be read; only damage needs more than another attempt."""
     from_seq, to_seq = block.first_seq, block.last_seq
     if salvaged is not None:
         from_seq, to_seq = block.seq_at(salvaged.first_hit(0)), block.seq_at(salvaged.hit.rindex(1))
     seqs = f"seqs {from_seq} to {to_seq} cannot be read"
     where = {"from_seq": from_seq, "to_seq": to_seq, "pack": extent.pack, "offset": extent.offset}
+    if isinstance(reason, BucketAway):
+        return BucketAway(
+            f"{seqs}: {reason.message}", detail={**where, **reason.detail}, retry_after_s=reason.retry_after_s
+        )
     if isinstance(reason, OSError):
         return StorageError(f"{seqs}: {reason.strerror or reason}; try again", detail=where)
     # Readers learn which pack it is, not where the server keeps it.

@@ -1,0 +1,1 @@
+"""Packs that are only in the bucket: history that is larger than the disk."""
