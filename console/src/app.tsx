@@ -9,10 +9,12 @@ import { Groups } from "./pages/groups.tsx";
 import { Overview } from "./pages/overview.tsx";
 import { Pipelines } from "./pages/pipelines.tsx";
 import { Routers } from "./pages/routers.tsx";
+import { Schedules } from "./pages/schedules.tsx";
 import { Server } from "./pages/server.tsx";
 import { TopicPage } from "./pages/topic.tsx";
 import { Topics } from "./pages/topics.tsx";
 import { Transactions } from "./pages/transactions.tsx";
+import { Webhooks } from "./pages/webhooks.tsx";
 import { Icon } from "./icons.tsx";
 import { go, inQueues, place, to } from "./route.ts";
 import { client, forget, has, me, needsKey, reach, readOnly, seesAll } from "./session.ts";
@@ -31,6 +33,8 @@ const ITEMS: readonly Item[] = [
   { name: "Queues", path: "queues", key: "q", allowed: () => has("read") },
   { name: "Routers", path: "routers", key: "r", allowed: () => has("read") },
   { name: "Groups", path: "groups", key: "g", allowed: () => has("read") },
+  { name: "Webhooks", path: "webhooks", key: "w", allowed: () => has("read") },
+  { name: "Schedules", path: "schedules", key: "c", allowed: () => has("read") },
   { name: "Transactions", path: "transactions", key: "x", allowed: () => has("write") },
   { name: "Pipelines", path: "pipelines", key: "p", allowed: () => has("read") },
   { name: "Server", path: "server", key: "s", allowed: () => has("admin") && seesAll() },
@@ -134,6 +138,10 @@ function Page(): ComponentChildren {
       return <Routers />;
     case "groups":
       return <Groups />;
+    case "webhooks":
+      return <Webhooks name={rest[0]} />;
+    case "schedules":
+      return <Schedules name={rest[0]} />;
     case "transactions":
       return <Transactions app={rest[0]} />;
     case "pipelines":

@@ -1,4 +1,4 @@
-"""Topics, queues, routers, groups and pipelines for a server whose console is looked at."""
+"""Topics, queues, routers, groups, webhooks, schedules and pipelines for a server whose console is looked at."""
 
 from tests.serving import Client
 
@@ -37,6 +37,12 @@ def fill(client: Client) -> None:
         "/v0/pipelines/revenue/status",
         {"state": "failed", "runner": "spark-1", "revision": 1, "batch": 41, "lag": 12, "last_error": FAILURE},
     )
+    for name, paused in (("shop", False), ("billing", True)):
+        hook = {"topic": "orders", "url": f"https://{name}.example.org/hook", "paused": paused}
+        client.put(f"/v0/webhooks/{name}", {**hook, "headers": {"X-Team": name}})
+    data = {"report": "sales"}
+    client.put("/v0/schedules/yearly", {"topic": "shop.events.00", "cron": "0 3 1 1 *", "data": data})
+    client.put("/v0/schedules/later", {"topic": "shop.events.00", "at": 4_102_444_800_000, "paused": True})
 
 
 FAILURE = "ParseException: [UNRESOLVED_COLUMN] line 2: data.totl cannot be resolved"

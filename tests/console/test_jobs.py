@@ -5,7 +5,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
-from tests.console.browser import MARKS, Console, opened
+from tests.console.browser import MARKS, opened
 from tests.serving import Client, serving
 
 pytestmark = MARKS
@@ -104,39 +104,6 @@ def test_a_dead_letter_topic_leads_to_the_queue(browser: Browser, tmp_path: Path
         console.see("Dead letters of mail")
         console.page.get_by_role("link", name="put them back on its Dead tab").click()
         expect(console.page.get_by_role("table", name="Jobs that are dead").locator("tbody tr")).to_have_count(1)
-
-
-def test_the_list_stays_in_its_place_while_workers_come_and_go(browser: Browser, tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
-        client = server.client()
-        client.put("/v0/topics/mail", {"type": "queue"})
-        client.post("/v0/topics/mail", {"records": [{"data": "late", "delay_ms": 3_600_000}]})
-        for viewport in (SMALL, {"width": 1280, "height": 800}):
-            with opened(browser, server, viewport=viewport) as console:
-                assert_steady(console, client)
-
-
-def assert_steady(console: Console, client: Client) -> None:
-    places: dict[str, float] = {}
-
-    def note(standing: str) -> None:
-        expect(console.page.locator(".standing").first).to_contain_text(standing)
-        box = console.page.locator("tbody tr").first.bounding_box()
-        assert box is not None
-        places[standing] = box["y"]
-
-    console.go("topics/mail/delayed")
-    # An empty queue; a worker that asked a moment ago, if this is the second time.
-    note("for jobs")
-    client.post("/v0/topics/mail/pause", {})
-    note("The queue is paused")
-    client.append("mail", "next")
-    client.post("/v0/topics/mail/resume", {})
-    claimed = client.post("/v0/topics/mail/claim", {"node": "w"}).json["claimed"]
-    note("Workers are busy with 1 job")
-    client.post("/v0/topics/mail/ack", {"node": "w", "seqs": [claimed[0]["$seq"]]})
-    note("A worker asked for jobs")
-    assert len(set(places.values())) == 1, places
 
 
 def test_on_a_small_screen_a_list_has_the_tags_fits_and_can_be_touched(browser: Browser, tmp_path: Path) -> None:

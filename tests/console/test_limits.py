@@ -30,6 +30,10 @@ PAGES = (
     "topics/mail/activity",
     "routers",
     "groups",
+    "webhooks",
+    "webhooks/shop",
+    "schedules",
+    "schedules/yearly",
     "transactions",
     "transactions/nightly",
     "pipelines",
@@ -153,6 +157,11 @@ def test_a_console_that_only_reads_offers_no_change(browser: Browser, tmp_path: 
                     "Abort",
                     "Stop",
                     "Remove",
+                    "Rotate",
+                    "Run now",
+                    "Test",
+                    "Resume",
+                    "Pause…",
                 )
                 assert not [text for text in buttons if text.startswith(words)], where
                 expect(console.page.get_by_role("checkbox")).to_have_count(0)

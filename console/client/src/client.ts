@@ -57,12 +57,17 @@ export class Client {
 
   /** Call a route: `call("GET /v0/topics/{topic}", { path: { topic: "orders" } })`. */
   async call<R extends keyof Routes>(route: R, options: Options<R> = {}): Promise<Routes[R]["reply"]> {
+    const body = options.body === undefined ? undefined : JSON.stringify(options.body);
+    const text = await this.reply(route, options, body);
+    const parsed: unknown = KEEPS_PAYLOADS.test(route) ? parseKeeping(text, PAYLOADS) : JSON.parse(text);
+    return parsed as Routes[R]["reply"];
+  }
+
+  /** The same with a body that is JSON already, as text like the reply: for payloads whose numbers must stay as they are. */
+  async reply<R extends keyof Routes>(route: R, options: Omit<Options<R>, "body"> = {}, body?: string): Promise<string> {
     const [method, pattern] = route.split(" ") as [string, string];
     const path = fill(pattern, (options.path ?? {}) as Values);
-    const body = options.body === undefined ? undefined : JSON.stringify(options.body);
-    const text = await this.text(method, withQuery(path, (options.query ?? {}) as Values), body, options.signal);
-    const parsed: unknown = KEEPS_PAYLOADS.test(pattern) ? parseKeeping(text, PAYLOADS) : JSON.parse(text);
-    return parsed as Routes[R]["reply"];
+    return this.text(method, withQuery(path, (options.query ?? {}) as Values), body, options.signal);
   }
 
   /** The body of a reply as text; a body to send is JSON already. */

@@ -5,7 +5,7 @@ import type { GroupItem, GroupResetReply } from "topics-client";
 import { count, plural } from "../format.ts";
 import { place, to } from "../route.ts";
 import { can, client } from "../session.ts";
-import { Badge, Button, Dialog, Empty, Foreign, HeldNote, Input, Problem, Relative, Select, say } from "../ui/parts.tsx";
+import { Badge, Button, Dialog, Empty, Foreign, HeldNote, Input, Problem, Relative, Select, Trouble, say } from "../ui/parts.tsx";
 import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 
@@ -35,7 +35,7 @@ export function Groups() {
           <Button pressed={behind} kind={behind ? "primary" : "plain"} onClick={() => setBehind(!behind)}>Only those behind</Button>
           <HeldNote behind={held.behind} />
         </div>
-        <Problem error={list.error} />
+        <Trouble text={list.error?.message} />
         {groups !== undefined && groups.length === 0 ? (
           <Empty title={topic === "" && group === "" && !behind ? "No groups yet" : "Nothing matches"}>
             <p>Consumers that read a topic under a common name share its records; the server remembers how far they are.</p>

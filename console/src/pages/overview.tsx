@@ -6,7 +6,7 @@ import { bytes, count, plural, rate, short, span } from "../format.ts";
 import { to } from "../route.ts";
 import { can, client, has, seesAll } from "../session.ts";
 import { Chart } from "../ui/chart.tsx";
-import { Badge, Copy, Empty, Preview, Problem, Relative, Tile } from "../ui/parts.tsx";
+import { Badge, Copy, Empty, HeldNote, Preview, Problem, Relative, Tile } from "../ui/parts.tsx";
 import { useHeld } from "../ui/held.ts";
 import { usePast } from "../ui/past.ts";
 import { useResource } from "../ui/resource.ts";
@@ -33,12 +33,14 @@ function ask(signal: AbortSignal): Promise<OverviewReply> {
 
 export function Overview() {
   const seen = useResource(ask, [], EVERY_MS);
-  const overview = seen.data;
+  const held = useHeld(seen.data, "");
+  const overview = held.shown;
   if (overview === undefined) return <><h1>Overview</h1><Problem error={seen.error} /></>;
   if (overview.topics === 0) return <FirstSteps onArrived={seen.reload} />;
   return (
     <>
-      <div class="head"><h1>Overview</h1></div>
+      <div class="head"><h1>Overview</h1><HeldNote behind={held.behind} /></div>
+      <div class="sections" {...held.on}>
       <Attention findings={overview.attention} more={overview.more} />
       <dl class="tiles">
         <Tile name="Topics" value={count(overview.topics)} note={overview.queues > 0 ? plural(overview.queues, "queue") : undefined} />
@@ -57,6 +59,7 @@ export function Overview() {
         <Tile name="Live readers" value={count(overview.live_readers)} />
       </dl>
       {has("admin") && seesAll() && <Charts />}
+      </div>
     </>
   );
 }
@@ -78,14 +81,13 @@ function linkOf(finding: Finding): [string, string] {
   }
 }
 
-function Attention({ findings: fresh, more }: { findings: Finding[]; more: number }) {
-  const { shown: findings, on } = useHeld(fresh, "");
+function Attention({ findings, more }: { findings: Finding[]; more: number }) {
   if (findings.length === 0) {
     return <section class="card" aria-label="Attention"><p class="body row"><Badge kind="ok">All is well</Badge><span class="muted">Nothing needs attention.</span></p></section>;
   }
   const kinds = { error: "bad", warning: "warn", notice: "" } as const;
   return (
-    <section class="card" aria-label="Needs attention" {...on}>
+    <section class="card" aria-label="Needs attention">
       <ul class="attention">
         {findings.slice(0, 12).map((finding) => {
           const [href, text] = linkOf(finding);

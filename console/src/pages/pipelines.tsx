@@ -6,7 +6,8 @@ import { count, plural, rate } from "../format.ts";
 import { go, to } from "../route.ts";
 import { can, client } from "../session.ts";
 import { Lineage } from "../ui/lineage.tsx";
-import { Badge, Button, Commands, Confirm, Dialog, Empty, Field, Foreign, Input, Json, Problem, Relative, Time, say } from "../ui/parts.tsx";
+import { Badge, Button, Commands, Confirm, Dialog, Empty, Field, Foreign, HeldNote, Input, Json, Problem, Relative, Steady, Time, Trouble, say } from "../ui/parts.tsx";
+import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 
 const EVERY_MS = 2_000;
@@ -30,14 +31,17 @@ function State({ item }: { item: PipelineItem }) {
 function List() {
   const list = useResource((signal) => client.call("GET /v0/pipelines", { query: { page_size: 500 }, signal }), [], EVERY_MS);
   const [creating, setCreating] = useState(false);
-  const pipelines = list.data?.pipelines;
+  const held = useHeld(list.data?.pipelines, "");
+  const pipelines = held.shown;
   return (
     <>
       <div class="head">
         <h1 class="grow">Pipelines</h1>
+        <HeldNote behind={held.behind} />
         {can("admin") && <Button kind="primary" onClick={() => setCreating(true)}>Define a pipeline</Button>}
       </div>
-      <Problem error={list.error} />
+      <Trouble text={list.error?.message} />
+      <div class="sections" {...held.on}>
       <section class="card">
         {pipelines !== undefined && pipelines.length === 0 ? (
           <Empty title="No pipelines"><p>A pipeline is a Spark job that the server keeps: SQL over topics, into a topic or a table. A runner runs what is defined.</p><Commands lines={["topics pipelines put orders.toml", "topics pipelines run"]} /></Empty>
@@ -64,6 +68,7 @@ function List() {
         )}
       </section>
       {pipelines !== undefined && pipelines.length > 0 && <Lineage pipelines={pipelines} />}
+      </div>
       {creating && <Editor onClose={() => setCreating(false)} onDone={list.reload} />}
     </>
   );
@@ -80,7 +85,14 @@ function One({ name }: { name: string }) {
   const [editing, setEditing] = useState(false);
   const [removing, setRemoving] = useState(false);
   const action = useAction();
-  const item = look.data;
+  // What is done here is shown at once.
+  const [turn, setTurn] = useState(0);
+  const held = useHeld(look.data, String(turn));
+  const item = held.shown;
+  const reload = () => {
+    setTurn(turn + 1);
+    look.reload();
+  };
   if (item === undefined) return <><h1><Foreign text={name} /></h1><Problem error={look.error} /></>;
   const { definition, status } = item;
   const on = definition.enabled !== false;
@@ -88,7 +100,7 @@ function One({ name }: { name: string }) {
     void action.run(async () => {
       await client.call("PUT /v0/pipelines/{pipeline}", { path: { pipeline: name }, body: { ...definition, enabled } });
       say(enabled ? `${name} starts within a second, if a runner is there` : `${name} pauses; started again, it goes on where it was`);
-      look.reload();
+      reload();
     });
   const progress = (status?.progress ?? {}) as { [key: string]: unknown };
   const watermark = (progress["eventTime"] as { [key: string]: string } | undefined)?.["watermark"];
@@ -99,17 +111,17 @@ function One({ name }: { name: string }) {
   return (
     <>
       <div>
-        <p class="crumbs"><a href={to(["pipelines"])}>Pipelines</a> /</p>
-        <div class="head">
-          <h1><Foreign text={name} /></h1>
-          <State item={item} />
-          <span class="grow" />
-          {can("admin") && <Button disabled={action.busy} onClick={() => set(!on)}>{on ? "Pause" : "Start"}</Button>}
+        <p class="crumbs"><span><a href={to(["pipelines"])}>Pipelines</a> /</span><HeldNote behind={held.behind} /></p>
+        <h1><Foreign text={name} /></h1>
+        <div class="under">
+          <span class="grow"><State item={item} /></span>
+          {can("admin") && <Button disabled={action.busy} onClick={() => set(!on)}><Steady rooms={["Pause"]}>{on ? "Pause" : "Start"}</Steady></Button>}
           {can("admin") && <Button onClick={() => setEditing(true)}>Replace…</Button>}
           {can("delete") && <Button kind="danger" onClick={() => setRemoving(true)}>Remove…</Button>}
         </div>
       </div>
-      <Problem error={action.error ?? look.error} />
+      <Trouble text={(action.error ?? look.error)?.message} />
+      <div class="sections" {...held.on}>
       {error !== undefined && <section class="card" aria-label="Last error"><header><h2 class="grow">Last error</h2>{(status?.last_error_ts ?? 0) > 0 && <span class="muted small"><Relative ms={status!.last_error_ts!} /></span>}</header><div class="body"><pre class="json" tabIndex={0} aria-label="Last error"><Foreign text={error} /></pre></div></section>}
       <section class="card" aria-label="Status">
         <div class="body">
@@ -138,7 +150,8 @@ function One({ name }: { name: string }) {
       )}
       <section class="card" aria-label="Definition"><header><h2>Definition</h2></header><div class="body"><Json source={JSON.stringify(definition)} label="Definition" /></div></section>
       {status?.progress !== undefined && status.progress !== null && <section class="card" aria-label="Last progress"><header><h2>Last progress</h2></header><div class="body"><Json source={JSON.stringify(status.progress)} label="Last progress" /></div></section>}
-      {editing && <Editor name={name} definition={definition} onClose={() => setEditing(false)} onDone={look.reload} />}
+      </div>
+      {editing && <Editor name={name} definition={definition} onClose={() => setEditing(false)} onDone={reload} />}
       {removing && (
         <Confirm
           title="Remove the pipeline?"

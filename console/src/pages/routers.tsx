@@ -6,7 +6,8 @@ import { count, plural, short } from "../format.ts";
 import { to } from "../route.ts";
 import { can, client } from "../session.ts";
 import { Graph } from "../ui/graph.tsx";
-import { Badge, Button, Check, Commands, Confirm, Dialog, Empty, Foreign, Input, Problem, Select, say } from "../ui/parts.tsx";
+import { Badge, Button, Check, Commands, Confirm, Dialog, Empty, Foreign, HeldNote, Input, Problem, Select, Trouble, say } from "../ui/parts.tsx";
+import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 
 const EVERY_MS = 2_000;
@@ -31,19 +32,21 @@ export function Routers() {
   const [removing, setRemoving] = useState<RouterItem>();
   const rates = useRates(list.data);
   const action = useAction();
-  const routers = list.data?.routers;
+  const held = useHeld(list.data?.routers, "");
+  const routers = held.shown;
   return (
     <>
       <div class="head">
         <h1 class="grow">Routers</h1>
+        <HeldNote behind={held.behind} />
         {can("admin") && <Button kind="primary" onClick={() => setCreating(true)}>Create a router</Button>}
       </div>
-      <Problem error={list.error} />
+      <Trouble text={list.error?.message} />
       {routers !== undefined && routers.length === 0 && (
         <section class="card"><Empty title="No routers"><p>A router copies what is appended to one topic into another, at once and without a program.</p><Commands lines={["topics router create orders orders.audit --backfill"]} /></Empty></section>
       )}
       {routers !== undefined && routers.length > 0 && (
-        <>
+        <div class="sections" {...held.on}>
           <section class="card" aria-label="Graph">
             <header><h2 class="grow">{plural(routers.length, "router")}</h2><span class="muted small">Lag and records a second stand on the arrows</span></header>
             <Drawn routers={routers} rates={rates} />
@@ -69,7 +72,7 @@ export function Routers() {
               </table>
             </div>
           </section>
-        </>
+        </div>
       )}
       {creating && <Create onClose={() => setCreating(false)} onDone={list.reload} />}
       {removing !== undefined && (

@@ -6,19 +6,21 @@ import { ApiError } from "topics-client";
 import { bytes, count, plural, span } from "../format.ts";
 import { to } from "../route.ts";
 import { can, client, has, readOnly, type Scope } from "../session.ts";
-import { Badge, Button, Confirm, Empty, Field, Foreign, Input, Json, Problem, Tabs, Tile, Time, download } from "../ui/parts.tsx";
+import { Badge, Button, Confirm, Empty, Field, Foreign, HeldNote, Input, Json, Problem, Tabs, Tile, Time, Trouble, download } from "../ui/parts.tsx";
+import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 
 const EVERY_MS = 5_000;
 
 export function Server({ tab }: { tab: string }) {
   const look = useResource((signal) => client.call("GET /v0/server", { query: { log_lines: 200 }, signal }), [], EVERY_MS);
-  const server = look.data;
+  const held = useHeld(look.data, tab);
+  const server = held.shown;
   const link = (key: string, name: string) => ({ name, href: to(["server", key]), on: tab === key });
   return (
     <>
-      <div class="head"><h1>Server</h1></div>
-      <Problem error={look.error} />
+      <div class="head"><h1>Server</h1><HeldNote behind={held.behind && tab !== "api"} /></div>
+      <Trouble text={look.error?.message} />
       {server !== undefined && (
         <dl class="tiles">
           <Tile name="Version" value={server.version} note={`Python ${server.python}`} />
@@ -29,7 +31,7 @@ export function Server({ tab }: { tab: string }) {
         </dl>
       )}
       <Tabs label="Parts of the server" items={[link("settings", "Settings"), link("keys", "Keys"), link("files", "Files and backup"), link("log", "Log"), link("api", "API")]} />
-      {server !== undefined && <Body tab={tab} server={server} />}
+      {server !== undefined && <div class="sections" {...held.on}><Body tab={tab} server={server} /></div>}
     </>
   );
 }

@@ -13,6 +13,7 @@ import { Activity } from "./topic/activity.tsx";
 import { Append } from "./topic/append.tsx";
 import { Configuration } from "./topic/configuration.tsx";
 import { Jobs, type JobState } from "./topic/jobs.tsx";
+import { LetterLinks } from "./topic/letters.tsx";
 import { LiveRecords } from "./topic/live.tsx";
 import { Readers } from "./topic/readers.tsx";
 import { Records } from "./topic/records.tsx";
@@ -115,15 +116,15 @@ function sizeOf(state: StateReply): string {
 function Head({ name, state }: { name: string; state: StateReply | undefined }) {
   return (
     <div>
-      <p class="crumbs">{state?.type === "queue" ? <a href={to(["queues"])}>Queues</a> : <a href={to(["topics"])}>Topics</a>} /</p>
-      <div class="head">
-        <h1><Foreign text={name} /></h1>
+      <p class="crumbs"><span>{state?.type === "queue" ? <a href={to(["queues"])}>Queues</a> : <a href={to(["topics"])}>Topics</a>} /</span> <LetterLinks /></p>
+      <h1><Foreign text={name} /></h1>
+      <div class="under">
         {state !== undefined && (
           <>
             <Badge kind={state.type === "queue" ? "accent" : ""}>{state.type}</Badge>
             <Badge>{state.config.durability}</Badge>
             {state.queue?.paused === true && <Badge kind="warn">paused</Badge>}
-            <span class="muted number">{sizeOf(state)}</span>
+            <span class="muted number cut">{sizeOf(state)}</span>
           </>
         )}
       </div>

@@ -5,7 +5,7 @@ import type { QueueCounters, Routes, TopicItem } from "topics-client";
 import { bytes, count } from "../format.ts";
 import { go, place, to } from "../route.ts";
 import { can, client, me } from "../session.ts";
-import { Badge, Button, Commands, Dialog, Empty, Foreign, HeldNote, Input, Problem, Relative, Select, say } from "../ui/parts.tsx";
+import { Badge, Button, Commands, Dialog, Empty, Foreign, HeldNote, Input, Problem, Relative, Select, Trouble, say } from "../ui/parts.tsx";
 import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 import { standingOf } from "./topic/workers.tsx";
@@ -88,7 +88,7 @@ export function Topics({ queues }: { queues: boolean }) {
           )}
           <HeldNote behind={held.behind} />
         </div>
-        <Problem error={list.error} />
+        <Trouble text={list.error?.message} />
         {topics !== undefined && topics.length === 0 ? (
           <Empty title={search === "" && prefix === "" ? `No ${queues ? "queues" : "topics"} yet` : "Nothing matches"}>
             {search === "" && prefix === "" ? (

@@ -5,7 +5,8 @@ import type { StageItem } from "topics-client";
 import { bytes, count, plural } from "../format.ts";
 import { to } from "../route.ts";
 import { can, client } from "../session.ts";
-import { Badge, Button, Confirm, Empty, Foreign, Input, Problem, Relative, say } from "../ui/parts.tsx";
+import { Badge, Button, Confirm, Empty, Foreign, HeldNote, Input, Relative, Trouble, say } from "../ui/parts.tsx";
+import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 
 const EVERY_MS = 2_000;
@@ -20,17 +21,18 @@ function Apps() {
   const [cursors, setCursors] = useState<string[]>([]);
   const cursor = cursors.at(-1);
   const list = useResource((signal) => client.call("GET /v0/txns", { query: { prefix, page_size: PAGE, ...(cursor === undefined ? {} : { cursor }) }, signal }), [prefix, cursor], EVERY_MS);
-  const apps = list.data?.apps;
+  const held = useHeld(list.data?.apps, JSON.stringify([prefix, cursor]));
+  const apps = held.shown;
   return (
     <>
       <div class="head"><h1>Transactions</h1></div>
       <section class="card">
-        <div class="toolbar"><Input label="App starts with" type="search" value={prefix} onInput={setPrefix} /></div>
-        <Problem error={list.error} />
+        <div class="toolbar"><Input label="App starts with" type="search" value={prefix} onInput={setPrefix} /><HeldNote behind={held.behind} /></div>
+        <Trouble text={list.error?.message} />
         {apps !== undefined && apps.length === 0 ? (
           <Empty title="No transactions"><p>Programs that stage records and commit them to several topics at once appear here, with what they have not committed yet.</p></Empty>
         ) : (
-          <div class="scroll">
+          <div class="scroll" {...held.on}>
             <table aria-label="Apps">
               <thead><tr><th scope="col">App</th><th scope="col" class="right">Committed version</th><th scope="col" class="right wide-only">Fence</th><th scope="col" class="right">Open stages</th><th scope="col" class="right">Size</th></tr></thead>
               <tbody>
@@ -61,21 +63,24 @@ function Apps() {
 function App({ name }: { name: string }) {
   const look = useResource((signal) => client.call("GET /v0/txns/{app}", { path: { app: name }, signal }), [name], EVERY_MS);
   const [aborting, setAborting] = useState<StageItem>();
+  // Rises with what is done here: that is shown at once.
+  const [turn, setTurn] = useState(0);
   const action = useAction();
-  const app = look.data;
+  const held = useHeld(look.data, String(turn));
+  const app = held.shown;
   return (
     <>
       <div>
         <p class="crumbs"><a href={to(["transactions"])}>Transactions</a> /</p>
-        <div class="head"><h1><Foreign text={name} /></h1>{app !== undefined && <span class="muted number">{app.version === null ? "nothing committed yet" : `committed version ${count(app.version)}`} · fence {count(app.fence)}</span>}</div>
+        <div class="head"><h1><Foreign text={name} /></h1>{app !== undefined && <span class="muted number">{app.version === null ? "nothing committed yet" : `committed version ${count(app.version)}`} · fence {count(app.fence)}</span>}<HeldNote behind={held.behind} /></div>
       </div>
-      <Problem error={look.error} />
+      <Trouble text={look.error?.message} />
       {app !== undefined && (
         <section class="card">
           {app.stages.length === 0 ? (
             <Empty title="No open stages"><p>Everything that this app staged is committed or aborted.</p></Empty>
           ) : (
-            <div class="scroll">
+            <div class="scroll" {...held.on}>
               <table aria-label="Open stages">
                 <thead><tr><th scope="col">Stage</th><th scope="col" class="right">Version</th><th scope="col" class="right">Parts</th><th scope="col" class="right">Records</th><th scope="col" class="right">Size</th><th scope="col">Since</th><th scope="col" class="wide-only">Owner</th><th scope="col">Expires</th>{can("write") && <th scope="col"><span class="sr">Actions</span></th>}</tr></thead>
                 <tbody>
@@ -110,6 +115,7 @@ function App({ name }: { name: string }) {
               await client.call("POST /v0/txns/{app}/{version}/abort", { path: { app: name, version: aborting.version }, body: { stages: [aborting.stage], ...(app!.fence > 0 ? { fence: app!.fence } : {}) } });
               say(`Aborted ${aborting.stage}`);
               setAborting(undefined);
+              setTurn(turn + 1);
               look.reload();
             })
           }

@@ -22,6 +22,8 @@ export function Chart({ title, ts, series, show, binary }: Props) {
   const [at, setAt] = useState<number | null>(null);
   const names = series.map((one) => one.name).join();
   const [theme, setTheme] = useState(0);
+  // Before the first point there is its room and nothing else: what is below must not move.
+  const drawn = ts.length > 0;
 
   useEffect(() => {
     const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -31,6 +33,7 @@ export function Chart({ title, ts, series, show, binary }: Props) {
   }, []);
 
   useEffect(() => {
+    if (!drawn) return undefined;
     let gone = false;
     void plots().then(({ draw }) => {
       if (!gone) drawing.current = draw(box.current!, latest.current.ts, { series: latest.current.series, show, binary: binary === true, onPoint: setAt });
@@ -40,7 +43,7 @@ export function Chart({ title, ts, series, show, binary }: Props) {
       drawing.current?.destroy();
       drawing.current = undefined;
     };
-  }, [names, theme]);
+  }, [names, theme, drawn]);
 
   useEffect(() => drawing.current?.setData(ts, series), [ts, series]);
 
@@ -59,7 +62,8 @@ export function Chart({ title, ts, series, show, binary }: Props) {
           ))}
         </span>
       </figcaption>
-      <div class="plot" ref={box} aria-hidden="true" />
+      <div class="plot" ref={box} aria-hidden="true" hidden={!drawn} />
+      {!drawn && <p class="plot muted small">The first points come within twenty seconds.</p>}
     </figure>
   );
 }

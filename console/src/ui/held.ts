@@ -8,7 +8,7 @@ const HOLD_MS = 10_000;
 interface Pointer {
   over: boolean;
   /** For the element. */
-  on: { onMouseMove: (event: MouseEvent) => void; onMouseLeave: () => void };
+  on: { onMouseMove: (event: MouseEvent) => void; onMouseLeave: () => void; onTouchStart: () => void };
 }
 
 export function usePointer(): Pointer {
@@ -19,14 +19,16 @@ export function usePointer(): Pointer {
     setOver(false);
   };
   useEffect(() => () => clearTimeout(timer.current), []);
-  const move = (event: MouseEvent) => {
-    // Browsers also say so when an element comes under a pointer that rests.
-    if (event.movementX === 0 && event.movementY === 0) return;
+  const hold = () => {
     clearTimeout(timer.current);
     timer.current = setTimeout(leave, HOLD_MS);
     setOver(true);
   };
-  return { over, on: { onMouseMove: move, onMouseLeave: leave } };
+  const move = (event: MouseEvent) => {
+    // Browsers also say so when an element comes under a pointer that rests.
+    if (event.movementX !== 0 || event.movementY !== 0) hold();
+  };
+  return { over, on: { onMouseMove: move, onMouseLeave: leave, onTouchStart: hold } };
 }
 
 export interface Held<T> {

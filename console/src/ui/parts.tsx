@@ -128,14 +128,16 @@ type FieldProps = {
   label: string;
   error?: string | undefined;
   hint?: ComponentChildren;
+  /** Keep a line for what is wrong: it changes while somebody types. */
+  steady?: boolean;
   children: (id: string, described: string | undefined) => ComponentChildren;
 };
 
 /** A control with its label, and beside it what is wrong with it. */
-export function Field({ label, error, hint, children }: FieldProps) {
+export function Field({ label, error, hint, steady, children }: FieldProps) {
   const id = useId();
   return (
-    <div class="field">
+    <div class={`field ${steady === true ? "keeps-line" : ""}`}>
       <label for={id}>{label}</label>
       {children(id, error !== undefined ? `${id}-error` : undefined)}
       {error !== undefined && <span class="error" id={`${id}-error`} role="alert">{error}</span>}
@@ -267,6 +269,16 @@ export function Empty({ title, children }: { title: string; children?: Component
       <h2>{title}</h2>
       {children}
     </div>
+  );
+}
+
+/** A label of which another one may take the place, in the room that the longest of them needs. */
+export function Steady({ children, rooms }: { children: ComponentChildren; rooms: ComponentChildren[] }) {
+  return (
+    <span class="steady">
+      <span>{children}</span>
+      {rooms.map((room) => <span class="room" aria-hidden="true">{room}</span>)}
+    </span>
   );
 }
 
@@ -405,16 +417,40 @@ function dismiss(id: number): void {
   messages.value = messages.value.filter((message) => message.id !== id);
 }
 
+const troubles = signal<readonly { text: string }[]>([]);
+
+/** What is wrong, for as long as it is, at the lower edge: a notice that comes by itself must not move the page. */
+export function Trouble({ text }: { text: string | null | undefined }) {
+  useEffect(() => {
+    if (text === null || text === undefined) return undefined;
+    const trouble = { text };
+    troubles.value = [...troubles.value, trouble];
+    return () => {
+      troubles.value = troubles.value.filter((one) => one !== trouble);
+    };
+  }, [text]);
+  return null;
+}
+
 export function Toasts() {
+  const wrong = [...new Set(troubles.value.map((one) => one.text))];
   return (
-    <div class="toasts" role="status" aria-live="polite">
-      {messages.value.map((message) => (
-        <div class={`toast ${message.kind}`} key={message.id}>
-          <span>{message.text}</span>
-          {message.link !== undefined && <a href={message.link.href}>{message.link.name}</a>}
-          <Button kind="quiet" label="Dismiss" onClick={() => dismiss(message.id)}>✕</Button>
+    <div class="toasts">
+      {wrong.map((text) => (
+        <div class="toast trouble" role="alert" key={text}>
+          <Foreign text={text} />
+          <Button kind="quiet" label="Dismiss" onClick={() => (troubles.value = troubles.value.filter((one) => one.text !== text))}>✕</Button>
         </div>
       ))}
+      <div class="messages" role="status" aria-live="polite">
+        {messages.value.map((message) => (
+          <div class={`toast ${message.kind}`} key={message.id}>
+            <span>{message.text}</span>
+            {message.link !== undefined && <a href={message.link.href}>{message.link.name}</a>}
+            <Button kind="quiet" label="Dismiss" onClick={() => dismiss(message.id)}>✕</Button>
+          </div>
+        ))}
+      </div>
     </div>
   );
 }

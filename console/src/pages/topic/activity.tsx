@@ -4,8 +4,9 @@ import type { StateReply } from "topics-client";
 import { count, plural, short, span } from "../../format.ts";
 import { client } from "../../session.ts";
 import { Chart } from "../../ui/chart.tsx";
-import { Empty, Foreign, Problem, Relative, Tile } from "../../ui/parts.tsx";
+import { Foreign, Relative, Tile, Trouble } from "../../ui/parts.tsx";
 import { usePast } from "../../ui/past.ts";
+import { useHeld } from "../../ui/held.ts";
 import { useResource } from "../../ui/resource.ts";
 
 const EVERY_MS = 5_000;
@@ -18,6 +19,7 @@ export function Activity({ topic }: { topic: StateReply }) {
     POINTS_MAX,
   );
   const queue = topic.queue!;
+  const ts = past?.ts ?? [];
   const of = (name: string) => past?.series[name] ?? [];
   const perSecond = (value: number) => `${short(value)}/s`;
   return (
@@ -25,19 +27,15 @@ export function Activity({ topic }: { topic: StateReply }) {
       <dl class="tiles">
         <Tile name="Ready" value={count(queue.ready)} />
         <Tile name="In flight" value={count(queue.in_flight)} />
-        <Tile name="Next job has waited" value={queue.ready === 0 || past === undefined || past.ts.length === 0 ? "–" : span(of("waiting_ms").at(-1) ?? 0)} />
+        <Tile name="Next job has waited" value={queue.ready === 0 || ts.length === 0 ? "–" : span(of("waiting_ms").at(-1) ?? 0)} />
         <Tile name="Dead now" value={count(queue.dead)} note={`${count(queue.dead_lettered)} ever`} />
       </dl>
-      {past === undefined || past.ts.length === 0 ? (
-        <section class="card"><Empty title="The first points come within twenty seconds"><p>The server keeps an hour of every queue: what was appended and done, what failed, how long jobs waited.</p></Empty></section>
-      ) : (
-        <section class="charts" aria-label="The last hour">
-          <Chart title="Throughput" ts={past.ts} show={perSecond} series={[{ name: "appended", values: of("appended_per_s"), colour: "--accent" }, { name: "done", values: of("done_per_s"), colour: "--ok" }]} />
-          <Chart title="Failures" ts={past.ts} show={perSecond} series={[{ name: "failed", values: of("failed_per_s"), colour: "--warn" }, { name: "dead", values: of("dead_per_s"), colour: "--bad" }]} />
-          <Chart title="Waiting time" ts={past.ts} show={span} series={[{ name: "next job", values: of("waiting_ms"), colour: "--accent" }]} />
-          <Chart title="Jobs" ts={past.ts} show={short} series={[{ name: "ready", values: of("ready"), colour: "--accent" }, { name: "in flight", values: of("in_flight"), colour: "--warn" }]} />
-        </section>
-      )}
+      <section class="charts" aria-label="The last hour">
+        <Chart title="Throughput" ts={ts} show={perSecond} series={[{ name: "appended", values: of("appended_per_s"), colour: "--accent" }, { name: "done", values: of("done_per_s"), colour: "--ok" }]} />
+        <Chart title="Failures" ts={ts} show={perSecond} series={[{ name: "failed", values: of("failed_per_s"), colour: "--warn" }, { name: "dead", values: of("dead_per_s"), colour: "--bad" }]} />
+        <Chart title="Waiting time" ts={ts} show={span} series={[{ name: "next job", values: of("waiting_ms"), colour: "--accent" }]} />
+        <Chart title="Jobs" ts={ts} show={short} series={[{ name: "ready", values: of("ready"), colour: "--accent" }, { name: "in flight", values: of("in_flight"), colour: "--warn" }]} />
+      </section>
       <Workers topic={topic} />
     </>
   );
@@ -45,15 +43,16 @@ export function Activity({ topic }: { topic: StateReply }) {
 
 function Workers({ topic }: { topic: StateReply }) {
   const list = useResource((signal) => client.call("GET /v0/topics/{topic}/readers", { path: { topic: topic.topic }, signal }), [topic.topic], EVERY_MS);
-  const workers = list.data?.workers ?? [];
+  const held = useHeld(list.data?.workers, topic.topic);
+  const workers = held.shown ?? [];
   return (
     <section class="card" aria-label="Workers">
       <header><h2 class="grow">Workers seen lately</h2><span class="muted number">{plural(workers.length, "worker")}</span></header>
-      <Problem error={list.error} />
+      <Trouble text={list.error?.message} />
       {workers.length === 0 ? (
         <p class="body muted">No worker has claimed a job since the server started.</p>
       ) : (
-        <div class="scroll">
+        <div class="scroll" {...held.on}>
           <table aria-label="Workers">
             <thead><tr><th scope="col">Worker</th><th scope="col">Last claim</th></tr></thead>
             <tbody>{workers.map((worker) => <tr key={worker.worker}><td><Foreign text={worker.worker} /></td><td class="muted"><Relative ms={worker.last_claim_ts} /></td></tr>)}</tbody>

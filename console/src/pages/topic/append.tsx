@@ -50,7 +50,7 @@ export function Append({ topic, onDone }: { topic: StateReply; onDone: () => voi
       onDone();
     });
   const editor = (label: string, value: string, set: (text: string) => void, rows: number, error: string | undefined, hint?: string) => (
-    <Field label={label} error={error} hint={hint}>
+    <Field label={label} error={error} hint={hint} steady>
       {(id, described) => (
         <textarea id={id} rows={rows} spellcheck={false} value={value} aria-invalid={error !== undefined} aria-describedby={described} onInput={(event) => set(event.currentTarget.value)} />
       )}
@@ -73,7 +73,6 @@ export function Append({ topic, onDone }: { topic: StateReply; onDone: () => voi
           {isQueue && <Input label="Unique key" value={unique} onInput={setUnique} error={about("unique_key")} />}
         </div>
         {editor("Meta, an object", meta, setMeta, 3, about("meta") ?? metaFault)}
-        <Problem error={action.error} />
         <div class="row">
           <Button kind="primary" type="submit" disabled={action.busy || data.trim() === "" || dataFault !== undefined || metaFault !== undefined || delayFault !== undefined}>Append</Button>
           <span role="status">
@@ -85,6 +84,7 @@ export function Append({ topic, onDone }: { topic: StateReply; onDone: () => voi
             )}
           </span>
         </div>
+        <Problem error={action.error} />
       </form>
     </section>
   );

@@ -5,7 +5,7 @@ import { ApiError, type JobItem, type JobsRequest, type StateReply } from "topic
 import { count, plural, span } from "../../format.ts";
 import { go, place, to } from "../../route.ts";
 import { can, client } from "../../session.ts";
-import { Badge, Button, Confirm, Copy, Dialog, Empty, Foreign, HeldNote, Input, Json, Preview, Problem, Relative, Tick, Time, say } from "../../ui/parts.tsx";
+import { Badge, Button, Confirm, Copy, Dialog, Empty, Foreign, HeldNote, Input, Json, Preview, Problem, Relative, Steady, Tick, Time, Trouble, say } from "../../ui/parts.tsx";
 import { useHeld } from "../../ui/held.ts";
 import { useAction, useResource } from "../../ui/resource.ts";
 import { SteadyTaken, Taken } from "./workers.tsx";
@@ -144,13 +144,13 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
             <Button type="submit" disabled={tag.trim() === search}>Search</Button>
             {may && jobs.length > 0 && (
               <Button kind="quiet" onClick={() => setPicked("all")}>
-                {search === "" ? `Select all ${count(total)}` : "Select all that match"}
+                <Steady rooms={["Select all that match"]}>{search === "" ? `Select all ${count(total)}` : "Select all that match"}</Steady>
               </Button>
             )}
-            {may && jobs.length > 0 && chosen === 0 && <span class="muted small hint-line">{HINT[state]}</span>}
+            {may && jobs.length > 0 && <span class={`muted small hint-line ${chosen === 0 ? "" : "room"}`}>{HINT[state]}</span>}
             <HeldNote behind={held.behind} />
           </form>
-          <Problem error={list.error} />
+          <Trouble text={list.error?.message} />
           {list.data !== undefined && jobs.length === 0 ? (
             <Empty title={search === "" ? EMPTY[state][0] : "No job has this tag"}><p>{search === "" ? EMPTY[state][1] : "A * at the end finds tags that start so."}</p></Empty>
           ) : (
@@ -492,12 +492,8 @@ function Head({ topic, state, onChange }: { topic: StateReply; state: JobState; 
   const action = useAction();
   return (
     <>
-      {queue.limited_by !== undefined && queue.limited_by !== null && (
-        <p class="notice">The ready jobs are held back by <a class="mono" href={to(["topics", topic.topic, "configuration"])}>{queue.limited_by}</a>.</p>
-      )}
-      {queue.dead_letter_error !== undefined && queue.dead_letter_error !== null && (
-        <p class="notice bad" role="alert">Jobs that belong to the dead letters cannot be moved there: {queue.dead_letter_error}</p>
-      )}
+      <Trouble text={queue.dead_letter_error == null ? undefined : `Jobs that belong to the dead letters cannot be moved there: ${queue.dead_letter_error}`} />
+      <Trouble text={action.error?.message} />
       {state === "dead" && topic.config.dead_letter === null && <p class="notice warn">This queue has no dead-letter topic: a job that fails is tried for ever. Set <a href={to(["topics", topic.topic, "configuration"])}>dead_letter and max_deliveries</a>.</p>}
       <div class="row standing-row">
         {can("admin") && (
@@ -511,12 +507,11 @@ function Head({ topic, state, onChange }: { topic: StateReply; state: JobState; 
               })
             }
           >
-            {queue.paused ? "Resume the queue" : "Pause the queue"}
+            <Steady rooms={["Resume the queue", "Pause the queue"]}>{queue.paused ? "Resume the queue" : "Pause the queue"}</Steady>
           </Button>
         )}
         <SteadyTaken topic={topic.topic} queue={queue} />
         {state === "leased" && <span class="muted">A worker has {span(topic.config.lease_ms ?? LEASE_MS)} for a job, unless it asks for another time.</span>}
-        <Problem error={action.error} />
       </div>
     </>
   );

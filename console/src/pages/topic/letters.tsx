@@ -1,5 +1,7 @@
 /** Where the dead letters of a topic are put back: on the pages of the queues that they came from. */
 
+import { signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import type { Record as TopicRecord, StateReply } from "topics-client";
 import { ApiError } from "topics-client";
 import { to } from "../../route.ts";
@@ -32,6 +34,21 @@ async function keepsThemIn(queue: string, topic: string, signal: AbortSignal): P
   }
 }
 
+/** The links, in the line above the name of the topic: they come when the records are there, and must not move them. */
+export const letters = signal<readonly string[]>([]);
+
+export function LetterLinks() {
+  return (
+    <>
+      {letters.value.map((queue) => (
+        <span class="cut" key={queue}>
+          Dead letters of <Foreign text={queue} />: <a href={to(["topics", queue, "dead"])}>put them back on its Dead tab</a>
+        </span>
+      ))}
+    </>
+  );
+}
+
 export function Letters({ topic, records }: { topic: StateReply; records: TopicRecord[] }) {
   const sources = sourcesOf(records);
   const queues = useResource(
@@ -41,13 +58,12 @@ export function Letters({ topic, records }: { topic: StateReply; records: TopicR
     },
     [topic.topic, sources],
   );
-  return (
-    <>
-      {queues.data?.map((queue) => (
-        <p class="notice" key={queue}>
-          Dead letters of <Foreign text={queue} />: <a href={to(["topics", queue, "dead"])}>put them back on its Dead tab</a>
-        </p>
-      ))}
-    </>
-  );
+  const found = queues.data ?? [];
+  useEffect(() => {
+    letters.value = found;
+    return () => {
+      letters.value = [];
+    };
+  }, [found.join("\n")]);
+  return null;
 }

@@ -91,9 +91,11 @@ export function LiveRecords({ topic }: { topic: StateReply }) {
 
   const kinds = { connecting: "", live: "ok", waiting: "warn", ended: "bad" } as const;
   const names = { connecting: "Connecting", live: "Live", waiting: "Lost, connecting again", ended: "Ended" };
+  const counted = [`${plural(numbers.received, "record")} received`, ...(numbers.skipped > 0 ? [`${count(numbers.skipped)} not drawn`] : [])];
+  const stopped = (paused || held) && numbers.waiting > 0 ? (paused ? "Paused" : "Held while the pointer is on the list") : "";
   return (
-    <div class={`split ${picked === undefined ? "" : "open"}`}>
-      <section class="card">
+    <>
+      <section class="card" aria-label="Follow">
         <form
           class="toolbar"
           onSubmit={(event) => {
@@ -102,22 +104,21 @@ export function LiveRecords({ topic }: { topic: StateReply }) {
           }}
         >
           <Button kind={paused ? "primary" : "plain"} pressed={paused} onClick={() => setPaused(!paused)}>{paused ? "Go on" : "Pause"}</Button>
-          <Input label="Tag" value={tag} onInput={setTag} size={12} hint={undefined} />
-          <Button type="submit" disabled={tag.trim() === asked}>Follow</Button>
-          <Input label="Contains" type="search" value={text} onInput={setText} size={14} />
-          <span class="grow" />
-          <span class="row number" role="status">
-            <Badge kind={kinds[state]}>{names[state]}{reason === undefined ? "" : `: ${reason}`}</Badge>
-            <span class="muted">{rate(numbers.rate)}/s</span>
+          <span class="tools">
+            <Input label="Tag" value={tag} onInput={setTag} size={9} />
+            <Button type="submit" disabled={tag.trim() === asked}>Follow</Button>
           </span>
+          <Input label="Contains" type="search" value={text} onInput={setText} size={14} />
         </form>
-        <p class="pager small muted number" data-testid="live-numbers">
-          {[
-            `${plural(numbers.received, "record")} received`,
-            ...(numbers.skipped > 0 ? [`${count(numbers.skipped)} not drawn`] : []),
-            ...((paused || held) && numbers.waiting > 0 ? [paused ? "paused" : "held while the pointer is on the list"] : []),
-          ].join(" · ")}
-        </p>
+        <div class="following small muted number">
+          <span role="status"><Badge kind={kinds[state]}>{names[state]}{reason === undefined ? "" : `: ${reason}`}</Badge></span>
+          <span>{rate(numbers.rate)}/s</span>
+          <span class="cut" data-testid="live-numbers">{counted.join(" · ")}</span>
+          <span class="cut" role="status">{stopped}</span>
+        </div>
+      </section>
+      <div class={`split ${picked === undefined ? "" : "open"}`}>
+      <section class="card">
         {rows.length === 0 ? (
           <Empty title="Waiting for the next record"><p>Records that are appended from now on appear here, the newest on top.</p></Empty>
         ) : (
@@ -147,7 +148,8 @@ export function LiveRecords({ topic }: { topic: StateReply }) {
         )}
       </section>
       {picked !== undefined && <Detail topic={topic.topic} record={picked} onClose={() => setPicked(undefined)} />}
-    </div>
+      </div>
+    </>
   );
 }
 

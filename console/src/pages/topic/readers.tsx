@@ -6,17 +6,19 @@ import { count } from "../../format.ts";
 import { to } from "../../route.ts";
 import { client } from "../../session.ts";
 import { Badge, Foreign, Problem, Relative } from "../../ui/parts.tsx";
+import { useHeld } from "../../ui/held.ts";
 import { useResource } from "../../ui/resource.ts";
 
 const EVERY_MS = 2_000;
 
 export function Readers({ topic }: { topic: StateReply }) {
   const list = useResource((signal) => client.call("GET /v0/topics/{topic}/readers", { path: { topic: topic.topic }, signal }), [topic.topic], EVERY_MS);
-  const readers = list.data;
+  const held = useHeld(list.data, topic.topic);
+  const readers = held.shown;
   if (readers === undefined) return <Problem error={list.error} />;
   const lag = (value: number) => (value === 0 ? <Badge kind="ok">up to date</Badge> : <span class="number">{count(value)} behind</span>);
   return (
-    <div class="charts">
+    <div class="charts" {...held.on}>
       <List title="Followers" total={readers.followers_total} none="Nobody follows this topic over a stream or a WebSocket.">
         {readers.followers.slice(0, 200).map((follower, index) => (
           <tr><td class="muted">Connection {index + 1}</td><td class="right number">seq {count(follower.seq)}</td><td class="right">{lag(follower.lag)} {follower.paced && <Badge kind="warn">held back</Badge>}</td></tr>

@@ -5,7 +5,7 @@ import type { DiffReply, Record as TopicRecord, StateReply } from "topics-client
 import { count, plural } from "../../format.ts";
 import { go, place, to } from "../../route.ts";
 import { can, client } from "../../session.ts";
-import { Button, Commands, Copy, Empty, Foreign, HeldNote, Input, Json, Preview, Problem, Time } from "../../ui/parts.tsx";
+import { Button, Commands, Copy, Empty, Foreign, HeldNote, Input, Json, Preview, Time, Trouble } from "../../ui/parts.tsx";
 import { type Held, useHeld } from "../../ui/held.ts";
 import { useResource } from "../../ui/resource.ts";
 import { Letters } from "./letters.tsx";
@@ -301,15 +301,21 @@ function Page({ topic, records: ascending, gap, error, picked, onPick, footer, e
   // What is missing just before each record, by its seq.
   const before = new Map(ascending.map((record, index) => [record.$seq, ascending[index - 1]?.$seq ?? after]));
   const at = records.findIndex((record) => record.$seq === picked);
-  const chosen = records[at];
+  // One that has left the list, because others came, stays open.
+  const last = useRef<TopicRecord | undefined>(undefined);
+  if (at >= 0) last.current = records[at];
+  const chosen = last.current?.$seq === picked ? last.current : undefined;
   const missing = picked !== undefined && chosen === undefined && records.length > 0;
   const table = useRef<HTMLTableElement>(null);
 
   // A record that a link led to is shown with its neighbours; nothing moves for one that was clicked.
   const linked = useRef(picked);
+  const walked = useRef(false);
   useEffect(() => {
     const row = table.current?.querySelector('[aria-selected="true"]');
-    row?.scrollIntoView({ block: picked === linked.current ? "center" : "nearest" });
+    if (picked === linked.current) row?.scrollIntoView({ block: "center" });
+    else if (walked.current) row?.scrollIntoView({ block: "nearest" });
+    walked.current = false;
     if (row !== null && row !== undefined) linked.current = undefined;
   }, [picked, records.length > 0]);
 
@@ -322,6 +328,7 @@ function Page({ topic, records: ascending, gap, error, picked, onPick, footer, e
       if (step === 0) return;
       event.preventDefault();
       const next = records[Math.max(0, Math.min(records.length - 1, at < 0 ? (step > 0 ? 0 : records.length - 1) : at + step))];
+      walked.current = true;
       if (next !== undefined) onPick(next.$seq);
     };
     document.addEventListener("keydown", walk);
@@ -329,10 +336,9 @@ function Page({ topic, records: ascending, gap, error, picked, onPick, footer, e
   });
 
   return (
-    <div class={`split ${chosen === undefined ? "" : "open"}`}>
+    <div class={`split ${chosen === undefined && !missing ? "" : "open"}`}>
       <section class="card">
-        <Problem error={error} />
-        {missing && <p class="notice warn">There is no record with seq {count(picked!)}: it was deleted, expired, or is still to come.</p>}
+        <Trouble text={error?.message} />
         {records.length === 0 && gap === null ? (
           <Empty title={empty ?? "No records here"} />
         ) : (
@@ -374,6 +380,15 @@ function Page({ topic, records: ascending, gap, error, picked, onPick, footer, e
         {footer}
       </section>
       {chosen !== undefined && <Detail topic={topic} record={chosen} onClose={() => onPick(undefined)} />}
+      {missing && (
+        <section class="card detail" aria-label={`Record ${picked}`}>
+          <header>
+            <h2 class="grow">Record {count(picked!)}</h2>
+            <Button kind="quiet" label="Close the record" onClick={() => onPick(undefined)}>✕</Button>
+          </header>
+          <p class="body">There is no record with seq {count(picked!)}: it was deleted, expired, or is still to come.</p>
+        </section>
+      )}
     </div>
   );
 }

@@ -2,7 +2,8 @@
 
 import type { QueueCounters } from "topics-client";
 import { count, plural } from "../../format.ts";
-import { Relative } from "../../ui/parts.tsx";
+import { to } from "../../route.ts";
+import { Relative, Steady } from "../../ui/parts.tsx";
 
 // A worker that polls asks more often than this; the overview goes by the same.
 const ASKED_MS_MAX = 15_000;
@@ -26,8 +27,9 @@ export function Taken({ queue, topic, coming = 0 }: { queue: QueueCounters; topi
   const connected = queue.claimers ?? 0;
   const alone = standing === "none" && queue.ready > 0;
   const idle = standing === "none" || standing === "paused";
+  const limit = queue.limited_by ?? null;
   return (
-    <p class={`standing ${alone || standing === "paused" || (idle && coming > 0) ? "warn" : idle ? "muted" : ""}`}>
+    <span class={`standing ${alone || standing === "paused" || (idle && coming > 0) ? "warn" : idle ? "muted" : ""}`}>
       <span class={`dot ${idle ? "" : "ok"}`} />
       <span>
         {standing === "paused" && "The queue is paused: no jobs are handed out, what is in flight may still be finished."}
@@ -42,18 +44,15 @@ export function Taken({ queue, topic, coming = 0 }: { queue: QueueCounters; topi
             {topic !== undefined && alone && <> Start one: <code class="foreign">topics queue work {topic} <span class="nowrap">--exec ./your-program</span></code></>}
           </>
         )}
+        {topic !== undefined && limit !== null && !idle && <> The ready jobs are held back by <a class="mono" href={to(["topics", topic, "configuration"])}>{limit}</a>.</>}
       </span>
-    </p>
+    </span>
   );
 }
 
 /** In the room that the longest of its sentences takes, so that what stands below never moves. */
 export function SteadyTaken({ topic, queue }: { topic: string; queue: QueueCounters }) {
-  const longest = { ...queue, paused: false, claimers: 0, in_flight: 0, ready: Math.max(queue.ready, 999_999), last_claim_ts: Date.now() - LONG_MS };
-  return (
-    <div class="steady">
-      <Taken queue={queue} topic={topic} />
-      <div class="room" aria-hidden="true"><Taken queue={longest} topic={topic} /></div>
-    </div>
-  );
+  const nobody = { ...queue, paused: false, claimers: 0, in_flight: 0, ready: Math.max(queue.ready, 999_999) };
+  const longest = [null, Date.now() - LONG_MS].map((last_claim_ts) => <Taken queue={{ ...nobody, last_claim_ts }} topic={topic} />);
+  return <Steady rooms={longest}><Taken queue={queue} topic={topic} /></Steady>;
 }
