@@ -27,7 +27,7 @@ class Uniqueness:
     def __init__(self, commit_log: CommitLog, state: State, clock: Clock) -> None:
         self._commit_log = commit_log
         self._in_flight = commit_log.in_flight
-        self._groups = GroupAdmission(commit_log.in_flight)
+        self._groups = GroupAdmission(commit_log)
         self._state = state
         self._clock = clock
 
