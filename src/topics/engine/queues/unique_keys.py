@@ -38,7 +38,9 @@ class Uniqueness:
 
         Only a queue accepts a delay, a unique key, a priority or a group.
         """
-        keyed = check_job_fields(request, to_queue=to_queue)
+        keyed = check_job_fields(request, draft, to_queue=to_queue)
+        if draft is not None and draft.for_logs:
+            return None
         admitted = self._admit_keyed(topic, request, draft) if keyed else None
         left = request if admitted is None else admitted.request
         if to_queue and any(record.group is not None for record in left.records):
