@@ -71,6 +71,7 @@ from topics.http.limits import http_limits
 from topics.http.listener import Listener
 from topics.http.loop.sampler import REST_S, Sampler
 from topics.http.loop.systemd import ServiceManager
+from topics.http.loop.timers import LoopTimers
 from topics.http.refusal import Refusal
 from topics.http.request import Request
 from topics.http.tls.certificate import Tls, UnusableCertificate, tls_of
@@ -194,10 +195,11 @@ class Server:
         self._tokens = tokens or Tokens(settings, authenticator)
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self._loop = loop
-        self._clock = clock or SystemClock()
+        clock = self._clock = clock or SystemClock()
         self._stop = asyncio.Event()
+        timers = LoopTimers(loop, clock.monotonic_ms)
         self.store = Store(
-            settings.data_dir, settings, clock=self._clock, disk=disk, notify=self._notify, wake=self._wake, timers=loop
+            settings.data_dir, settings, clock=clock, disk=disk, notify=self._notify, wake=self._wake, timers=timers
         )
         self._notified = False
         # the API

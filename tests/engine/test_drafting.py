@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import pytest
 
 from tests.engine.conftest import OpenRig
-from tests.engine.rig import Rig
+from tests.engine.rig import Outcome, Rig
+from topics.api.admission import Pressure
 from topics.client import Outgoing
 from topics.engine.core.engine import Engine as CoreEngine
 from topics.engine.core.multi_append import MultiAppend
 from topics.engine.log import block, body
 from topics.engine.queues.part import queue_of
-from topics.model.requests import batch
+from topics.model.requests import batch, multi_append
 from topics.model.requests.batch import DRAFTED_PER_STEP, Draft
-from topics.model.requests.multi_append import MultiAppendRequest
+from topics.model.requests.multi_append import CHECKED_PER_STEP, MultiAppendRequest
 from topics.model.requests.records import AppendRequest, RecordRequest, append_decoder, decode_body
 from topics.testing import Engine
 from topics.testing.fixtures import topics_engine
@@ -143,6 +144,59 @@ def test_several_topics_are_drafted_together(rig: Rig, work: Work) -> None:
     assert (work.records, work.tags) == (done, sorted_tags)
     assert len(rig.records("q")) == RECORDS
     assert [record["data"] for record in rig.records("t99")] == list(range(10))
+
+
+def test_no_step_checks_more_than_some_records_of_several_topics(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the decision looks at no record again: what a log may have is known from the draft."""
+    checked = looked = 0
+    check, columns = multi_append.check_batch, batch._job_columns
+
+    def checking(given: AppendRequest, *more: Any, **options: Any) -> bool:
+        nonlocal checked
+        checked += len(given.records)
+        return check(given, *more, **options)
+
+    def looking(*given: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return columns(*given)
+
+    monkeypatch.setattr(multi_append, "check_batch", checking)
+    monkeypatch.setattr(batch, "_job_columns", looking)
+    topics = {f"t{n}": {"records": [{"data": n, "tag": "t"} for n in range(100)]} for n in range(100)}
+    wanted = msgspec.json.decode(msgspec.json.encode({"topics": topics}), type=MultiAppendRequest)
+    steps, drafted, longest = rig.store.multi_append.drafting(wanted), None, 0
+    while drafted is None:
+        before = checked
+        try:
+            next(steps)
+        except StopIteration as end:
+            drafted = end.value
+        longest = max(longest, checked - before)
+    assert (checked, longest) == (10_000, CHECKED_PER_STEP)
+    before = looked
+    rig.finish(rig.store.multi_append.append(wanted, drafted=drafted))
+    assert (checked, looked) == (10_000, before)
+    assert len(rig.records("t99")) == 100
+
+
+def test_a_large_append_is_answered_in_another_turn_than_it_is_published(rig: Rig) -> None:
+    rig.configure("t")
+    wanted = request(records(unique_key=None, delay_ms=0))
+    answered: list[Any] = []
+    pressure = Pressure(lambda: 0, lambda: 0.0)
+    outcome: Outcome[None] = Outcome()
+    steps = pressure.submit_drafted(
+        cast("Any", None),
+        lambda: rig.engine.append("t", wanted),
+        lambda _call, change: answered.append(change.count),
+        opted_out=False,
+    )
+    rig.store.runner.start(steps, outcome)
+    rig.store.commit_log.flush()
+    assert (rig.look("t").head_seq, answered) == (RECORDS, [])
+    rig.store.flush()
+    assert answered == [RECORDS]
 
 
 def test_the_server_drafts_large_appends_before_it_decides(

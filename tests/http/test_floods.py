@@ -10,6 +10,7 @@ import pytest
 
 from tests.http.pipe import Pipe, service_of
 from tests.http.wire import Clock, expire_all
+from topics.http.closing import ABANDONED_PER_TURN
 from topics.http.http1.connection import Http1Connection
 from topics.http.http2.connection import Http2Connection
 from topics.http.http2.frames import PREFACE
@@ -306,3 +307,34 @@ def test_a_request_that_waits_for_its_turn_loses_nothing_and_keeps_its_order() -
         assert crowd.answered() == DIRECT + 3
 
     crowded(run)
+
+
+@pytest.mark.parametrize("leave", [Http1Connection.eof_received, lambda connection: connection.connection_lost(None)])
+def test_of_thousands_of_clients_that_stop_waiting_at_once_a_few_are_abandoned_in_each_iteration(
+    leave: Callable[[Http1Connection], object],
+) -> None:
+    async def run() -> None:
+        gone: list[Request] = []
+
+        def park(request: Request) -> None:
+            request.on_disconnect = lambda: gone.append(request)
+
+        service = service_of(HttpLimits(), handle=park)
+        connections = [Http1Connection(service) for _ in range(4 * ABANDONED_PER_TURN)]
+        for connection in connections:
+            connection.connection_made(Pipe())
+            connection.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            service.tick.make_room()
+        await asyncio.sleep(0)
+        leave(connections[0])
+        assert len(gone) == 1, "if only few have left, none of them gets another reply"
+        for connection in connections[1:]:
+            leave(connection)
+        assert len(gone) <= ABANDONED_PER_TURN
+        while len(gone) < len(connections):
+            before = len(gone)
+            await asyncio.sleep(0)
+            assert 0 < len(gone) - before <= ABANDONED_PER_TURN
+        assert [id(request) for request in gone] == [*dict.fromkeys(map(id, gone))], "each of them once"
+
+    asyncio.run(run())

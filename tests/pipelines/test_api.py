@@ -124,6 +124,23 @@ def test_the_list_is_paged_and_filtered(client: Client) -> None:
     assert "next_cursor" not in rest
 
 
+def test_a_page_of_pipelines_that_report_a_lot_is_short(client: Client) -> None:
+    made = [f"large-{number:02}" for number in range(12)]
+    for name in made:
+        assert client.put(f"/v0/pipelines/{name}", COUNTS).status == 201
+        report = {**RUNNING, "progress": {"text": "x" * 1_000_000}}
+        assert client.post(f"/v0/pipelines/{name}/status", report).status == 200
+    found, query = list[str](), "prefix=large"
+    while query:
+        reply = client.get(f"/v0/pipelines?{query}")
+        assert len(reply.body) < 6 * 1024 * 1024
+        found += [item["pipeline"] for item in reply.json["pipelines"]]
+        query = f"prefix=large&cursor={reply.json['next_cursor']}" if "next_cursor" in reply.json else ""
+    assert found == made
+    for name in made:
+        assert client.delete(f"/v0/pipelines/{name}").status == 200
+
+
 def test_what_a_runner_reports_is_shown_and_measured(client: Client) -> None:
     client.put("/v0/pipelines/reported", COUNTS)
     assert client.post("/v0/pipelines/reported/status", RUNNING).status == 200

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engine.rig import Outcome
 from tests.examples import examples
+from tests.faults import WAIT_S_MAX, FaultyDisk
+from tests.queues.conftest import OpenRig
 from tests.queues.queue_rig import QueueRig
 from tests.queues.test_results import cancel
 from topics.engine.queues.part import results_of
@@ -18,6 +21,7 @@ from topics.engine.queues.results import job_groups, notifier
 from topics.engine.queues.results.job_groups import KEPT_MS
 from topics.engine.queues.results.lookup import GroupReport
 from topics.model.errors import InvalidRequest, JobGroupConflict, JobGroupNotFound, Throttled
+from topics.model.requests.jobs import CancelRequest
 from topics.model.requests.records import append_decoder, decode_body
 
 COUNTS = ("done", "dead", "cancelled", "removed")
@@ -281,6 +285,54 @@ def test_groups_that_never_get_their_jobs_make_room_for_others(
     while held := rig.claimed(max=9):
         rig.ack("w", *held)
     assert [(end["group"], end["done"], end["cancelled"]) for end in ends(rig)] == [("b", 1, 1)]
+
+
+def test_a_replay_forgets_the_groups_that_were_forgotten_whenever_jobs_expire(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has an expiry after the op that was pending when it happened: what a replay finds idle may differ."""
+    monkeypatch.setattr(job_groups, "OPEN_MAX", 2)
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    rig.queue(ttl_ms=1_000, durability="fsync")
+    add(rig, 1, size=2, group="expires")
+    rig.clock.advance(500)
+    add(rig, 1, size=2, group="cancelled")
+    gate = disk.hold("fdatasync", path=".log")
+    outcome: Outcome[object] = Outcome()
+    request = msgspec.convert({"seqs": [2]}, CancelRequest)
+    rig.store.runner.start(rig.store.queues.job_actions.cancel("q", request, lambda: None), outcome)
+    rig.store.flush()
+    assert gate.reached.wait(WAIT_S_MAX)
+    rig.clock.advance(501)
+    assert rig.look("q").count == 1, "the job of the first group has expired, that of the second is not cancelled yet"
+    gate.open()
+    rig.wait_until(lambda: (rig.store.flush(), outcome.over)[-1])
+    add(rig, 1, size=2, group="new")
+    for restart in (None, QueueRig.crash, QueueRig.reopen):
+        if restart is not None:
+            restart(rig)
+        assert [group(rig, name).added for name in ("cancelled", "new")] == [1, 1]
+        with pytest.raises(JobGroupNotFound):
+            group(rig, "expires")
+
+
+def test_a_group_whose_next_job_is_pending_does_not_make_room(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_groups, "OPEN_MAX", 1)
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    rig.queue(durability="fsync")
+    cancel(rig, *add(rig, 1, size=2, group="a"))
+    gate = disk.hold("fdatasync", path=".log")
+    record = {"data": 0, "group": {"name": "a", "size": 2, "notify": "ends"}}
+    joins = rig.engine.append("q", decode_body(append_decoder, msgspec.json.encode({"records": [record]})))
+    with pytest.raises(Throttled):
+        add(rig, 1, size=2, group="b")
+    gate.open()
+    rig.finish(joins)
+    assert group(rig, "a").added == 2
 
 
 @pytest.mark.parametrize(

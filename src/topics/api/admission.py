@@ -14,7 +14,7 @@ from collections.abc import Callable
 from topics.api.call import Call
 from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.waiting.runner import Signal, Steps, attempt
+from topics.engine.core.waiting.runner import Signal, Steps, attempt, published
 from topics.model.errors import Throttled
 from topics.model.requests.config import PRIORITY_BOUND
 
@@ -94,13 +94,13 @@ class Pressure:
     def submit_drafted(
         self, call: Call, verb: Callable[[], PendingChange], reply: Reply, *, opted_out: bool
     ) -> Steps[None]:
-        """Run a write in steps, as often as it has to wait."""
+        """Run a write in steps, as often as it has to wait; publishing and answering a large one are turns apart."""
         try:
             change = yield from attempt(verb)
         except Throttled as error:
             refused = error
         else:
-            change.answer(answering(call, reply))
+            reply(call, (yield from published(change)))
             return
         yield from self.submit_later(call, refused, verb, reply, opted_out=opted_out)
 

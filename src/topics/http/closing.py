@@ -1,6 +1,9 @@
-"""Connections whose clients have left: closed a few per iteration of the loop, because thousands may leave at once.
+"""Connections whose clients have left: dealt with a few per iteration of the loop, because thousands may leave at once.
 
-end of input, end of input, … ─▶ line ─▶ next iteration: the first 64 ─▶ next iteration: the first 64 ─▶ …
+end of input, end of input, … ─▶ line ─▶ next iteration: the first of it ─▶ next iteration: the next ones ─▶ …
+
+Unanswered requests are abandoned first, then the socket is closed. The first few of an iteration are abandoned at once,
+so that in general no reply is made for a client that has left.
 """
 
 from __future__ import annotations
@@ -8,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import select
 from collections import deque
+from collections.abc import Callable
 
-# Closing one takes about 15 µs, in this iteration and the next; noticing that it has ended, 4 µs.
-CLOSED_PER_TURN = 64
+# Closing one takes about 15 µs, in this iteration and the next; noticing that it has ended, 4 µs. Abandoning a request
+# that waits for something takes about 10 µs.
+CLOSED_PER_TURN, ABANDONED_PER_TURN = 64, 200
 
 
 def has_left(transport: asyncio.BaseTransport) -> bool:
@@ -24,22 +29,43 @@ def has_left(transport: asyncio.BaseTransport) -> bool:
 
 
 class Closing:
-    """The line of connections to close, oldest first."""
+    """The lines of connections to close and of those whose requests are abandoned before that, oldest first."""
 
-    __slots__ = ("_line", "_loop")
+    __slots__ = ("_abandoned", "_armed", "_leaving", "_line", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._armed = False
         self._line: deque[asyncio.BaseTransport] = deque()
+        self._leaving: deque[Callable[[], None]] = deque()
+        # how many did not have to wait, in this iteration
+        self._abandoned = 0
 
     def add(self, transport: asyncio.BaseTransport) -> None:
-        if not self._line:
-            self._loop.call_soon(self._run)
         self._line.append(transport)
+        self._arm()
+
+    def leave(self, abandon: Callable[[], None]) -> None:
+        """Call `abandon`: now, or in a later iteration if too many clients have left in this one."""
+        self._arm()
+        if self._abandoned < ABANDONED_PER_TURN and not self._leaving:
+            self._abandoned += 1
+            abandon()
+        else:
+            self._leaving.append(abandon)
+
+    def _arm(self) -> None:
+        if not self._armed:
+            self._armed = True
+            self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        line = self._line
+        self._armed = False
+        self._abandoned = 0
+        line, leaving = self._line, self._leaving
+        for _ in range(min(ABANDONED_PER_TURN, len(leaving))):
+            leaving.popleft()()
         for _ in range(min(CLOSED_PER_TURN, len(line))):
             line.popleft().close()
-        if line:
-            self._loop.call_soon(self._run)
+        if line or leaving:
+            self._arm()

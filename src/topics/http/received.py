@@ -7,7 +7,7 @@ body ─────────────────────────
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from topics.http.budget import Reservation
@@ -137,6 +137,11 @@ def _shrink_memory(request: ReceivedRequest, large_body_bytes: int) -> None:
         request.release_memory()
     elif request.memory is not None:
         request.memory.shrink(len(request.body))
+
+
+def abandon_all(service: Service, requests: Iterable[ReceivedRequest]) -> None:
+    for request in requests:
+        abandon(service, request)
 
 
 def abandon(service: Service, request: ReceivedRequest) -> None:

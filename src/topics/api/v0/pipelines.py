@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from heapq import nlargest
+from typing import cast
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from topics.api.auth import Principal, Scope
 from topics.api.call import Call
@@ -15,10 +16,12 @@ from topics.api.routes import QueryField, Route
 from topics.api.schema import Performance
 from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
+from topics.engine.core.waiting.runner import Steps
 from topics.engine.pipelines.backlog import Backlog
 from topics.engine.pipelines.meaning import Effect, Plan
 from topics.engine.pipelines.verbs import Pipelines as Verbs
 from topics.engine.pipelines.verbs import PipelineState
+from topics.model.cursors import AfterName, page_cursor
 from topics.model.errors import PipelineNotFound, TableTaken
 from topics.model.names import check_topic_name
 from topics.model.requests.pipelines import (
@@ -30,6 +33,8 @@ from topics.model.requests.pipelines import (
 )
 
 INPUTS_SHOWN_MAX = 1_000
+# Of a list; and from here on other requests are handled before the next pipeline.
+PAGE_BYTES_MAX, PAUSE_BYTES = 4 * 1024 * 1024, 64 * 1024
 
 
 class PipelineInput(msgspec.Struct):
@@ -207,16 +212,25 @@ class Pipelines:
         _check_ends(call.principal, state.definition)
         call.reply(200, encode(self._reply(state, performance(call))))
 
-    def list(self, call: Call) -> None:
+    def list(self, call: Call) -> Steps[None]:
         def wanted(state: PipelineState) -> bool:
             names = [state.name, *(name for name, _ in state.definition.ends())]
             return all(name.startswith(call.principal.prefixes) for name in names)
 
         page = self._verbs.list(*page_params(call), wanted=wanted)
-        items = [_shown(state, self._verbs.backlog(state)) for state in page.pipelines]
-        reply = PipelineList(pipelines=items, performance=performance(call))
-        if page.next_cursor is not None:
-            reply.next_cursor = page.next_cursor
+        next_cursor, items, size = page.next_cursor, list[Raw](), 0
+        for state in page.pipelines:
+            if size >= PAGE_BYTES_MAX:
+                # A page of pipelines that report a lot is shorter than requested.
+                next_cursor = page_cursor(AfterName(page.pipelines[len(items) - 1].name))
+                break
+            items.append(Raw(encode(_shown(state, self._verbs.backlog(state)))))
+            size += len(items[-1])
+            if len(items[-1]) >= PAUSE_BYTES:
+                yield None
+        reply = PipelineList(pipelines=cast("list[PipelineItem]", items), performance=performance(call))
+        if next_cursor is not None:
+            reply.next_cursor = next_cursor
         call.reply(200, encode(reply))
 
     def drop(self, call: Call) -> None:

@@ -50,8 +50,10 @@ class JobAdmission(Protocol):
         ...
 
 
-def check_job_fields(request: AppendRequest, *, to_queue: bool) -> bool:
+def check_job_fields(request: AppendRequest, draft: Draft | None, *, to_queue: bool) -> bool:
     """Whether a record has a unique key. Refused if the field is for queues and the topic is not one."""
+    if draft is not None and draft.for_logs:
+        return False
     records = request.records
     if to_queue:
         return any(record.unique_key is not None for record in records)

@@ -9,7 +9,7 @@ with its own seqs, and a write is a repeated one only if all of them still have 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from topics.engine.core.appended import Appended
 from topics.engine.core.job_admission import Admitted, check_job_fields
@@ -23,11 +23,20 @@ from topics.model.clock import Clock
 from topics.model.errors import InvalidRequest, TopicExistsIncompatible, TopicNotFound
 from topics.model.requests.batch import DRAFTED_PER_STEP, Batch, drafting, join_unless_large, render
 from topics.model.requests.config import GATED, ConfigRequest, resolve
-from topics.model.requests.multi_append import MultiAppendRequest, TopicBatch, check_multi_append, multi_digest, within
+from topics.model.requests.multi_append import (
+    MultiAppendRequest,
+    TopicBatch,
+    check_multi_append,
+    checking_multi_append,
+    multi_digest,
+    within,
+)
 from topics.model.requests.records import AppendRequest
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
+
+DEFAULT_CONFIG: Final = resolve(ConfigRequest(), "")
 
 Check = Callable[[], None]
 Admit = Callable[[Sequence[Topic | None]], None]
@@ -62,9 +71,12 @@ class AppendTarget:
         self.bare = given.bare
         self.draft = given.draft
         self.topic = topic
-        self.config = (
-            topic.config if topic is not None else resolve(given.request.config or ConfigRequest(), given.name)
-        )
+        if topic is not None:
+            self.config = topic.config
+        elif given.request.config is None:
+            self.config = DEFAULT_CONFIG
+        else:
+            self.config = resolve(given.request.config, given.name)
         self.topic_id = topic.id if topic is not None else 0
         self.admitted: Admitted | None = None
         # the added batch; None: all of its jobs are pending already
@@ -134,7 +146,7 @@ class MultiAppend:
 
     def drafting(self, request: MultiAppendRequest, *, metas_checked: bool = False) -> Steps[list[TopicBatch]]:
         """Prepare an append of many records, as `Engine.drafting` does."""
-        batches = check_multi_append(request, self._engine.settings, metas_checked=metas_checked)
+        batches = yield from checking_multi_append(request, self._engine.settings, metas_checked=metas_checked)
         yield None
         unpaused = 0
         for given in batches:
@@ -161,7 +173,7 @@ class MultiAppend:
                 if topic is None:
                     self._engine.check_class(target.config)
                 if not given.bare:
-                    check_job_fields(given.request, to_queue=target.to_queue)
+                    check_job_fields(given.request, given.draft, to_queue=target.to_queue)
             except InvalidRequest as error:
                 raise within(given.name, error) from None
             targets.append(target)

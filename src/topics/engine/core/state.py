@@ -229,31 +229,42 @@ class State:
     def delete(self, op: Deleted) -> tuple[int, int]:
         topic = self.by_id[op.topic_id]
         count_before, bytes_before = topic.count, topic.bytes
+        block: Block | None = None
         for run in op.runs:
-            self._kill_run(topic, run)
+            block = self._kill_run(topic, run, block)
         died, size = count_before - topic.count, bytes_before - topic.bytes
         self.count -= died
         self.bytes -= size
         return died, size
 
-    def _kill_run(self, topic: Topic, run: Run) -> None:
+    def _kill_run(self, topic: Topic, run: Run, near: Block | None) -> Block | None:
         """A run was in one block when it was decided; after a restart it may be in several.
 
-        Blocks with a body know how much they free; the rest of the run's size belongs to the others.
+        Most runs are in one block, and the next run is near it: that block is returned, and looked at first.
         """
+        from_seq = run.from_seq
+        last_seq = from_seq + run.seqs - 1
+        if near is None or from_seq < near.first_seq or last_seq > near.last_seq:
+            start = topic.block_after(from_seq - 1)
+            if start == len(topic.blocks) or last_seq > topic.blocks[start].last_seq:
+                self._kill_across(topic, start, run)
+                return None
+            near = topic.blocks[start]
+        first, end = near.number_after(from_seq - 1), near.number_after(last_seq)
+        if topic.queue is not None:
+            topic.queue.dying(near, first, end)
+        died, size = near.kill(first, end, run.size)
+        topic.count -= died
+        topic.bytes -= size
+        if near.live:
+            return near
+        self.release(topic.remove_block(topic.block_after(from_seq - 1)))
+        return None
+
+    def _kill_across(self, topic: Topic, start: int, run: Run) -> None:
+        """Blocks with a body know how much they free; the rest of the run's size belongs to the others."""
         last_seq = run.from_seq + run.seqs - 1
-        start = stop = topic.block_after(run.from_seq - 1)
-        if start < len(topic.blocks) and last_seq <= topic.blocks[start].last_seq:
-            block = topic.blocks[start]
-            first, end = block.number_after(run.from_seq - 1), block.number_after(last_seq)
-            if topic.queue is not None:
-                topic.queue.dying(block, first, end)
-            died, size = block.kill(first, end, run.size)
-            topic.count -= died
-            topic.bytes -= size
-            if not block.live:
-                self.release(topic.remove_block(start))
-            return
+        stop = start
         while stop < len(topic.blocks) and topic.blocks[stop].first_seq <= last_seq:
             stop += 1
         touched = topic.blocks[start:stop]

@@ -142,7 +142,10 @@ class Block:
         """Number of the first record whose seq is greater than `seq`."""
         if self.seqs is not None:
             return bisect_right(self.seqs, seq)
-        return min(self.count, max(0, seq + 1 - self.first_seq))
+        number = seq + 1 - self.first_seq
+        if number < 0:
+            return 0
+        return min(self.count, number)
 
     def seq_at(self, number: int) -> int:
         return self.seqs[number] if self.seqs is not None else self.first_seq + number
@@ -215,37 +218,47 @@ class Block:
 
     def kill(self, start: int, stop: int, size: int | None = None) -> tuple[int, int]:
         """Mark start … stop − 1 dead; how many died, and the bytes they freed (`size`, where it is known)."""
-        runs = [(start, stop)] if self.all_alive(start, stop) else list(self.alive_runs(start, stop))
-        if not runs:
-            return 0, 0
-        first, end = runs[0]
-        died = end - first if len(runs) == 1 else sum([end - first for first, end in runs])
+        if self.all_alive(start, stop):
+            return self._kill_run(start, stop, size)
+        died = freed = 0
+        for first, end in list(self.alive_runs(start, stop)):
+            of_run = self._kill_run(first, end, None if size is None else size - freed)
+            died += of_run[0]
+            freed += of_run[1]
+        return died, freed
+
+    def _kill_run(self, first: int, stop: int, size: int | None) -> tuple[int, int]:
+        """All of them are alive."""
+        died, body = stop - first, self.body
         if died == self.live:
             size = self.live_bytes
-        elif self.body is not None:
-            body = self.body
-            size = body.size(first, end) if len(runs) == 1 else sum([body.size(first, end) for first, end in runs])
+        elif body is not None:
+            size = body.size(first, stop)
         elif size is None:
             size = self.live_bytes * died // self.live
-        size = min(size, self.live_bytes)
+        if size > self.live_bytes:
+            size = self.live_bytes
         self.image = None
-        if first == self.start and len(runs) == 1 and self.dead is None:
-            self.start = end
+        if first == self.start and self.dead is None:
+            self.start = stop
         else:
-            self._flag(runs)
+            self._flag(first, stop)
         self.live -= died
         self.live_bytes -= size
         return died, size
 
-    def _flag(self, runs: list[tuple[int, int]]) -> None:
+    def _flag(self, first: int, stop: int) -> None:
         dead = self.dead
         if dead is None:
             dead = self.dead = bytearray(self.count)
             dead[: self.start] = b"\1" * self.start
-        for first, stop in runs:
+        if stop - first == 1:
+            dead[first] = 1
+        else:
             dead[first:stop] = b"\1" * (stop - first)
-        alive = dead.find(0, self.start)
-        self.start = self.count if alive < 0 else alive
+        if first <= self.start:
+            alive = dead.find(0, self.start)
+            self.start = self.count if alive < 0 else alive
 
     # --- tags ---
 

@@ -114,7 +114,13 @@ def find_seqs(topic: Topic, seqs: list[int], load: Load) -> list[Run]:
             number = here[0] - block.first_seq
             runs.append(Run(here[0], len(here), block.body.size(number, number + len(here))))
         else:
-            runs += _runs(block, block.body, [block.number_after(seq - 1) for seq in here])
+            first_seq = block.first_seq
+            numbers = (
+                [seq - first_seq for seq in here]
+                if block.seqs is None
+                else [block.number_after(seq - 1) for seq in here]
+            )
+            runs += _runs(block, block.body, numbers)
     return runs
 
 
@@ -138,12 +144,17 @@ def _body_of(block: Block, load: Load) -> Generator[ColdMiss, None, Body | None]
 def _runs(block: Block, body: Body, numbers: Sequence[int]) -> list[Run]:
     """Neighbouring records become one run; a run stays within its block, which knows its size in bytes."""
     runs: list[Run] = []
-    at = 0
-    while at < len(numbers):
-        first = stop = numbers[at]
-        while at < len(numbers) and numbers[at] == stop:
+    at, count, ends = 0, len(numbers), body.ends
+    while at < count:
+        first = numbers[at]
+        stop = first + 1
+        at += 1
+        while at < count and numbers[at] == stop:
             stop += 1
             at += 1
         from_seq = block.seq_at(first)
+        if stop == first + 1:
+            runs.append(Run(from_seq, 1, ends[first] - (ends[first - 1] if first else 0)))
+            continue
         runs.append(Run(from_seq, block.seq_at(stop - 1) - from_seq + 1, body.size(first, stop)))
     return runs

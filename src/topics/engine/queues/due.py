@@ -302,8 +302,15 @@ class ReadyJobs:
             self._group = self._groups.popleft()
             self._draining = sorted(self._group.jobs, reverse=True)
 
+    def next_seqs(self, most: int) -> list[int]:
+        """That one and those of its group that follow it, `most` of them; empty if there is none."""
+        if self.next_seq() is None:
+            return []
+        jobs = self._group.jobs
+        return [seq for seq in reversed(self._draining[-most:]) if seq in jobs]
+
     def peek(self) -> int | None:
-        """The same without a change, for those who only look."""
+        """The next one without a change, for those who only look."""
         jobs = self._group.jobs
         for seq in reversed(self._draining):
             if seq in jobs:
@@ -320,10 +327,6 @@ class Lane:
         self.priority = priority
         self.reclaimed = ReadyJobs()
         self.fresh = ReadyJobs()
-
-    def next_seq(self) -> int | None:
-        seq = self.reclaimed.next_seq()
-        return self.fresh.next_seq() if seq is None else seq
 
     def next_ranked(self) -> tuple[int, int] | None:
         """The same with its rank: lower ones are handed out first."""
@@ -352,13 +355,13 @@ class Lanes:
         self._lanes.sort(key=lambda each: -each.priority)
         return lane
 
-    def next_seq(self) -> int | None:
-        """The job that is claimed before all jobs without a priority."""
+    def next_seqs(self, most: int) -> list[int]:
+        """Jobs that are claimed before all jobs without a priority, some of them, of one lane."""
         for lane in self._lanes:
-            seq = lane.next_seq()
-            if seq is not None:
-                return seq
-        return None
+            seqs = lane.reclaimed.next_seqs(most) or lane.fresh.next_seqs(most)
+            if seqs:
+                return seqs
+        return []
 
     def next_ranked(self) -> tuple[int, int] | None:
         """The same with its rank."""

@@ -290,7 +290,7 @@ class JobPlaces:
     ) -> None:
         """Jobs (seq, lease, deliveries) go to their worker; inlined because it runs for every job."""
         known, cursor = self.jobs, self.cursor
-        group = self.leased_until(deadline, rest_ms, stream)
+        group = apart = self.leased_until(deadline, rest_ms, stream)
         members, pushed = group.jobs, self.streams[stream] if stream else None
         for seq, lease, deliveries in jobs:
             if seq not in known:
@@ -313,7 +313,9 @@ class JobPlaces:
                 job.deadline = deadline
                 job.stream = stream
                 if job.priority:
-                    job.group = apart = self.leased_until(deadline, rest_ms, stream, job.priority)
+                    if job.priority != apart.priority or not apart.jobs:
+                        apart = self.leased_until(deadline, rest_ms, stream, job.priority)
+                    job.group = apart
                     apart.jobs[seq] = job
                     if pushed is not None:
                         pushed[seq] = job

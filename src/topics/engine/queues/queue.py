@@ -128,30 +128,33 @@ class Queue(JobPlaces):
         doomed: list[Job],
     ) -> int:
         size = 0
+        block: Block | None = None
         while self.released and len(taken) < wanted and size < bytes_max and len(doomed) < DOOMED_PER_TAKE_MAX:
-            job = self._next_released()
-            block = topic.blocks[topic.block_after(job.seq - 1)]
-            load(block)
-            body = block.body
-            assert body is not None
-            if job.deliveries >= deliveries_max:
-                doomed.append(job)
-            else:
-                number = block.number_after(job.seq - 1)
-                record = bytes(body.record(number))
-                taken.append((job.seq, job, record, body.tag_at(number)))
-                self.accept(job)
-                size += len(record)
-            self._detach(job)
+            for seq in self._next_released(wanted - len(taken)):
+                if block is None or seq < block.first_seq or seq > block.last_seq:
+                    block = topic.blocks[topic.block_after(seq - 1)]
+                    load(block)
+                body = block.body
+                assert body is not None
+                job = self.job_for(seq)
+                if job.deliveries >= deliveries_max:
+                    doomed.append(job)
+                else:
+                    number = block.number_after(seq - 1)
+                    record = bytes(body.record(number))
+                    taken.append((seq, job, record, body.tag_at(number)))
+                    self.accept(job)
+                    size += len(record)
+                self._detach(job)
+                if size >= bytes_max or len(doomed) >= DOOMED_PER_TAKE_MAX:
+                    break
         return size
 
-    def _next_released(self) -> Job:
-        """Of the highest priority; there is one."""
-        seq = self._lanes.next_seq()
-        if seq is None:
-            seq = self._ready.next_seq()
-        assert seq is not None, "a released job is in a group"
-        return self.job_for(seq)
+    def _next_released(self, most: int) -> list[int]:
+        """The next jobs of the highest priority, some of them; there is one."""
+        seqs = self._lanes.next_seqs(most) or self._ready.next_seqs(most)
+        assert seqs, "a released job is in a group"
+        return seqs
 
     @property
     def unfinished(self) -> bool:
@@ -310,10 +313,32 @@ class Queue(JobPlaces):
     def dying(self, block: Block, start: int, stop: int) -> None:
         """The live records start … stop − 1 of a block are about to die."""
         if block.all_alive(start, stop):
-            self._dying_run(block, start, stop)
+            if stop - start == 1:
+                self._dying_one(block.seq_at(start))
+            else:
+                self._dying_run(block, start, stop)
         else:
             for first, end in block.alive_runs(start, stop):
                 self._dying_run(block, first, end)
+
+    def _dying_one(self, seq: int) -> None:
+        """The same as `_dying_run`, for jobs without neighbours that leave with them: most of those with a priority."""
+        if self.limits is not None:
+            self.limits.let_go(seq)
+        job = self.jobs.pop(seq, None)
+        if job is not None and job.group is not None:
+            self._leave(seq, job, job.group)
+        if isinstance(job, Job):
+            job.group = None
+            self.accept(job)
+            if seq > self.cursor:
+                self.ahead -= 1
+        elif seq > self.cursor:
+            self.fresh -= 1
+        elif job is None and self.parked:
+            self.parked -= 1
+        if self.unique_of:
+            self._forget_key(seq)
 
     def _dying_run(self, block: Block, first: int, end: int) -> None:
         jobs, cursor = self.jobs, self.cursor
@@ -350,9 +375,12 @@ class Queue(JobPlaces):
 
     def _forget_keys(self, block: Block, first: int, end: int) -> None:
         for seq in map(block.seq_at, range(first, end)):
-            key = self.unique_of.pop(seq, None)
-            if key is not None and self.unique.get(key) == seq:
-                del self.unique[key]
+            self._forget_key(seq)
+
+    def _forget_key(self, seq: int) -> None:
+        key = self.unique_of.pop(seq, None)
+        if key is not None and self.unique.get(key) == seq:
+            del self.unique[key]
 
     # --- listing ---
 

@@ -27,7 +27,7 @@ class Uniqueness:
     def __init__(self, commit_log: CommitLog, state: State, clock: Clock) -> None:
         self._commit_log = commit_log
         self._in_flight = commit_log.in_flight
-        self._groups = GroupAdmission(commit_log.in_flight)
+        self._groups = GroupAdmission(commit_log)
         self._state = state
         self._clock = clock
 
@@ -38,7 +38,9 @@ class Uniqueness:
 
         Only a queue accepts a delay, a unique key, a priority or a group.
         """
-        keyed = check_job_fields(request, to_queue=to_queue)
+        keyed = check_job_fields(request, draft, to_queue=to_queue)
+        if draft is not None and draft.for_logs:
+            return None
         admitted = self._admit_keyed(topic, request, draft) if keyed else None
         left = request if admitted is None else admitted.request
         if to_queue and any(record.group is not None for record in left.records):

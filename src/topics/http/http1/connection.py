@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import Final, cast
 
 from topics.http.closing import has_left
@@ -17,7 +18,7 @@ from topics.http.http1.states import RECEIVING_NEXT, Receiving
 from topics.http.http1.writer import Http1Writer
 from topics.http.http2.connection import Http2Connection
 from topics.http.http2.frames import PREFACE
-from topics.http.received import abandon, prepare
+from topics.http.received import abandon_all, prepare
 from topics.http.refusal import Refusal, RequestTimeout, TooManyConnections
 from topics.http.service import Service
 
@@ -133,10 +134,18 @@ class Http1Connection(asyncio.Protocol):
         """A client may close its sending side and still wait for short replies; parked requests count as abandoned."""
         self._receive_late()
         self.last_request_came()
+        if self._writer.pending:
+            self._service.closing.leave(self._end_after_input)
+        else:
+            self._end_after_input()
+        return True
+
+    def _end_after_input(self) -> None:
+        if self._receiving is _CLOSED:
+            return
         writer, waiting = self._writer, self._waiting
         if any(request.on_disconnect or request.reply_stream for request in writer.pending):
-            for request in tuple(writer.pending):
-                abandon(self._service, request)
+            abandon_all(self._service, tuple(writer.pending))
             writer.close_later()
         elif writer.closed or (writer.idle and not waiting):
             writer.close_later()
@@ -144,7 +153,6 @@ class Http1Connection(asyncio.Protocol):
             waiting[-1].make_last()
         else:
             writer.finish()
-        return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio names it)
         if self._receiving is not _CLOSED:
@@ -402,8 +410,7 @@ class Http1Connection(asyncio.Protocol):
         self._quiet_since_s = self._service.connections.now_s
         self._unfed = None
         unanswered, self._waiting = self._waiting, None
-        for request in unanswered or ():
-            abandon(self._service, request)
+        abandon_all(self._service, unanswered or ())
         if lingering:
             self._update_reading()
         self._writer.shut(lingering=lingering)
@@ -478,6 +485,6 @@ class Http1Connection(asyncio.Protocol):
             reader.close()
         self._waiting = self._unfed = self._continue_for = None
         self._late = b""
-        for request in abandoned:
-            abandon(service, request)
+        if abandoned:
+            service.closing.leave(partial(abandon_all, service, abandoned))
         service.connection_left()

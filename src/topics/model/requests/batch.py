@@ -336,7 +336,8 @@ def render(
             head = b'{"$seq":%%d,"$ts":%d' % ts
             heads = [head % seq for seq in range(first_seq, first_seq + len(records))]
             batch = (draft or _drafted(records, request.node)).batch(heads, first_seq, ts, joined_bytes_max)
-        batch.jobs = _job_columns(records, unique, ts)
+        if draft is None or not draft.for_logs:
+            batch.jobs = _job_columns(records, unique, ts)
         return batch
     node = b"" if request.node is None else b',"$node":' + _encode_string(request.node)
     if len(records) == 1:
@@ -425,7 +426,7 @@ class Draft:
 
     All of it follows from the request alone, so the draft of a large batch is made piece by piece, before that. It is
     made column by column, which for thousands of records takes a third of the time of record by record. A `bare` batch
-    has no columns, and an empty draft. `unique` is the column of unique keys.
+    has no columns, and an empty draft. `unique` is the column of unique keys. `for_logs`: no record has a job's field.
     """
 
     __slots__ = (
@@ -439,6 +440,7 @@ class Draft:
         "_sizes",
         "_tags",
         "bare",
+        "for_logs",
         "tag_filter",
         "tag_order",
         "unique",
@@ -446,6 +448,7 @@ class Draft:
 
     def __init__(self, *, bare: bool) -> None:
         self.bare = bare
+        self.for_logs = bare
         self.unique: bytes | None = None
         self._pieces: list[DraftPiece] = []
         self._sizes: list[int] = []
@@ -547,13 +550,16 @@ def drafting(request: AppendRequest, *, bare: bool) -> Generator[None, None, Dra
     draft = Draft(bare=bare)
     if not bare:
         unique: list[bytes] = []
+        jobs = False
         for at in range(0, len(request.records), DRAFTED_PER_STEP):
             if at:
                 yield
             some = request.records[at : at + DRAFTED_PER_STEP]
             draft.add(some, request.node)
             unique.append(unique_column(record.unique_key for record in some))
+            jobs = jobs or _job_columns(some, b"", 0) is not None
         draft.unique = b"".join(unique)
+        draft.for_logs = not jobs
     return draft
 
 

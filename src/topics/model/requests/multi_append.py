@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Generator, Iterable
+from typing import Annotated, cast
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,8 @@ from topics.model.requests.config import ConfigRequest, resolve
 from topics.model.requests.records import AppendRequest, RecordRequest
 
 MULTI_TOPICS_MAX = 1_000
+# Records that are checked at once, in whole topics.
+CHECKED_PER_STEP = 2_000
 
 
 class TopicBatchRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,10 +49,20 @@ class TopicBatch:
         self.draft: Draft | None = None
 
 
-def check_multi_append(
-    request: MultiAppendRequest, limits: BatchLimits, *, metas_checked: bool = False
-) -> list[TopicBatch]:
+def check_multi_append(request: MultiAppendRequest, limits: BatchLimits) -> list[TopicBatch]:
     """Check the limits that do not depend on the topics; the batches, by name."""
+    checking = checking_multi_append(request, limits)
+    while True:
+        try:
+            next(checking)
+        except StopIteration as end:
+            return cast("list[TopicBatch]", end.value)
+
+
+def checking_multi_append(
+    request: MultiAppendRequest, limits: BatchLimits, *, metas_checked: bool = False
+) -> Generator[None, None, list[TopicBatch]]:
+    """The same for many records; pauses after each millisecond or so of work."""
     if not request.topics:
         raise InvalidRequest("topics must name at least one topic", field="topics")
     if len(request.topics) > MULTI_TOPICS_MAX:
@@ -67,7 +79,7 @@ def check_multi_append(
             max=limits.max_batch_records,
         )
     batches: list[TopicBatch] = []
-    size = 0
+    size = unpaused = 0
     for name in sorted(request.topics):
         check_topic_name(name, "topics")
         part = request.topics[name]
@@ -82,7 +94,11 @@ def check_multi_append(
         except InvalidRequest as error:
             raise within(f"{name}.config", error) from None
         batches.append(TopicBatch(name, append, bare=bare))
-        size += sum(len(record.data) for record in part.records)
+        size += sum([len(record.data) for record in part.records])
+        unpaused += len(part.records)
+        if unpaused >= CHECKED_PER_STEP:
+            unpaused = 0
+            yield
     if size > BATCH_BYTES_MAX:
         raise BatchTooLarge(
             f"topics hold {size} bytes; at most {BATCH_BYTES_MAX} fit one write, split it",

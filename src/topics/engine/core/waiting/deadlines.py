@@ -10,7 +10,8 @@ from topics.model.clock import Clock
 from topics.model.timer_wheel import TimerWheel
 
 DEADLINE_GRAIN_MS = 5
-TIMER_EARLY_MS_MAX = 1.0
+# What is left of whole milliseconds after computing with seconds.
+ROUNDING_MS = 1e-3
 # Deadlines that end in one turn of the timer; the others follow in the next one, which comes at once.
 EXPIRED_AT_ONCE = 1_000
 # The bucket of a deadline that is in none.
@@ -119,8 +120,8 @@ class Deadlines:
 
     def _turn(self) -> None:
         try:
-            # A timer may fire slightly early; a deadline must not.
-            until_ms = self._timers.time() * 1000 + TIMER_EARLY_MS_MAX
+            # A timer may run slightly early; a deadline must not end early, and is armed again.
+            until_ms = self._timers.time() * 1000 + ROUNDING_MS
             self._expire(self._wheel.take_some(until_ms, EXPIRED_AT_ONCE))
         finally:
             self._arm()

@@ -35,6 +35,7 @@ class Search:
     """A claim's search for jobs: what it may take, and what it has found."""
 
     __slots__ = (
+        "block",
         "bytes_left",
         "deliveries_max",
         "doomed",
@@ -58,6 +59,8 @@ class Search:
         doomed: list[Job],
     ) -> None:
         self.topic = topic
+        # the last one that was loaded
+        self.block: Block | None = None
         self.wanted = wanted
         self.bytes_left = bytes_max
         self.deliveries_max = self.doomed_max = 0
@@ -463,9 +466,11 @@ class TagLimits:
 
 def _located(search: Search, seq: int) -> tuple[Body, int]:
     """The body of a live record and its number there. May raise ColdMiss or a read error."""
-    topic = search.topic
-    block = topic.blocks[topic.block_after(seq - 1)]
-    search.load(block)
+    block, topic = search.block, search.topic
+    if block is None or seq < block.first_seq or seq > block.last_seq:
+        block = topic.blocks[topic.block_after(seq - 1)]
+        search.load(block)
+        search.block = block
     assert block.body is not None
     return block.body, block.number_after(seq - 1)
 

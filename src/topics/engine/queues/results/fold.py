@@ -15,12 +15,15 @@ from topics.engine.queues.results.ended import EndState
 from topics.engine.queues.results.ops import (
     ENDED,
     GROUP_NOTIFIED,
+    GROUPS_FORGOTTEN,
     PROGRESSED,
     Ended,
     GroupNotified,
+    GroupsForgotten,
     Progressed,
     decode_ended_op,
     decode_group_notified,
+    decode_groups_forgotten,
     decode_progressed,
 )
 
@@ -69,6 +72,12 @@ def _notified(state: State, op: GroupNotified) -> None:
         state.append(op.appended)
 
 
+def _forgotten(state: State, op: GroupsForgotten) -> None:
+    results = results_of(state.by_id[op.topic_id])
+    if results is not None:
+        results.groups.forget_numbers(op.numbers)
+
+
 def _notification_published(commit_log: CommitLog, op: GroupNotified, _found: Any, _change: PendingChange) -> None:
     if op.appended is not None:
         commit_log.landed(op.appended.topic_id)
@@ -99,4 +108,5 @@ RESULT_OPS: Final[tuple[OpKind[Any], ...]] = (
         other_topics=_notified_topic,
         adds=lambda op: () if op.appended is None else (addition_of(op.appended),),
     ),
+    OpKind(GroupsForgotten, GROUPS_FORGOTTEN, decode=decode_groups_forgotten, fold=_forgotten),
 )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from topics.engine.core.pending import Busy
 from topics.engine.queues.part import results_of
 from topics.engine.queues.results.job_groups import OPEN_MAX, JobGroup, JobGroups
+from topics.engine.queues.results.ops import GroupsForgotten
 from topics.model.errors import InvalidRequest, JobGroupConflict, Throttled
 
 if TYPE_CHECKING:
-    from topics.engine.core.in_flight import InFlight, Key
+    from topics.engine.core.commit_log import CommitLog
+    from topics.engine.core.in_flight import Key
     from topics.engine.core.pending import PendingChange
     from topics.engine.log.topic import Topic
     from topics.model.requests.records import AppendRequest, GroupColumn, JobGroupRequest
@@ -19,8 +23,9 @@ if TYPE_CHECKING:
 class GroupAdmission:
     """A group exists once its first jobs are published: until then its name is held by that change."""
 
-    def __init__(self, in_flight: InFlight) -> None:
-        self._in_flight = in_flight
+    def __init__(self, commit_log: CommitLog) -> None:
+        self._commit_log = commit_log
+        self._in_flight = commit_log.in_flight
         # jobs that are pending, by queue and group
         self._pending: Counter[tuple[int, str]] = Counter()
 
@@ -40,6 +45,8 @@ class GroupAdmission:
         if not given:
             return
         if topic is not None:
+            # One of them may be among those that are being forgotten.
+            self._in_flight.check(_forgotten_key(topic))
             self._in_flight.check_members(_key(topic), [name.encode() for name in given])
         new = 0
         for name, group in given.items():
@@ -47,14 +54,32 @@ class GroupAdmission:
             new += existing is None
             pending = self._pending[topic.id, name] if topic is not None else 0
             _check(group, existing, counts[name], pending)
+        if new:
+            self._make_room(topic, new, given)
+
+    def _make_room(self, topic: Topic | None, new: int, joined: Container[str]) -> None:
+        """Idle groups give way. An op says which ones: in a replay, jobs may expire before or after another op."""
         results = results_of(topic) if topic is not None else None
         groups = results.groups if results is not None else JobGroups()
-        if new and not groups.has_room(new, given):
+        if topic is not None:
+            new += len(self._in_flight.members.get(_key(topic), ()))
+        excess = groups.above_limit(new)
+        if excess <= 0:
+            return
+        forgotten = groups.idle(excess, lambda name: name not in joined and not self._has_pending(topic, name))
+        if topic is None or len(forgotten) < excess:
             raise Throttled(
                 f"a queue has at most {OPEN_MAX} open job groups; finish or cancel their jobs, or use another queue",
                 limit="open job groups",
                 max=OPEN_MAX,
             )
+        op = GroupsForgotten(topic.id, [group.number for group in forgotten])
+        journaled = topic.config.durability != "ephemeral"
+        change = self._commit_log.submit(op, op.encode(), gated=False, journaled=journaled)
+        raise Busy(self._in_flight.hold(change, _forgotten_key(topic)))
+
+    def _has_pending(self, topic: Topic | None, name: str) -> bool:
+        return topic is not None and (topic.id, name) in self._pending
 
     def note(self, topic: Topic, column: GroupColumn, change: PendingChange) -> None:
         """Jobs of these groups are pending."""
@@ -75,6 +100,10 @@ class GroupAdmission:
 
 def _key(topic: Topic) -> Key:
     return ("job groups", topic.id)
+
+
+def _forgotten_key(topic: Topic) -> Key:
+    return ("job groups forgotten", topic.id)
 
 
 def _existing(topic: Topic | None, name: str, now_ms: int) -> JobGroup | None:

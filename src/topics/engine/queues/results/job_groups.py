@@ -1,7 +1,7 @@
 """Job groups: how many jobs of each have ended and how, which record says so, and which jobs belong to them.
 
     open ──`size` jobs have ended──▶ complete ──GroupNotified──▶ notified ──KEPT_MS──▶ forgotten
-      └─ idle: all jobs so far have ended ──OPEN_MAX others──────────────────────────────▶ forgotten
+      └─ idle: all jobs so far have ended ──OPEN_MAX others──▶ GroupsForgotten ──────────▶ forgotten
 
 The counts follow from the fold of what ends jobs. The record that says so and the mark that it was written are one op:
 a complete group that is not notified after a restart has no record yet, and gets it then.
@@ -10,7 +10,8 @@ a complete group that is not notified after a restart has no record yet, and get
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -89,10 +90,13 @@ class JobGroups:
     def open_count(self) -> int:
         return len(self.by_name) - len(self._notified)
 
-    def has_room(self, new: int, joined: Iterable[str]) -> bool:
-        """Whether `new` groups may be made by jobs that join these: idle groups that get none of them make room."""
-        room = OPEN_MAX - self.open_count - new
-        return room >= 0 or room + len(self._idle) - sum([name in self._idle for name in joined]) >= 0
+    def above_limit(self, new: int) -> int:
+        """How many are too many, with so many new ones; 0 or less: none."""
+        return self.open_count + new - OPEN_MAX
+
+    def idle(self, most: int, wanted: Callable[[str], bool]) -> list[JobGroup]:
+        """Groups that have no job left, those first that have had none for longest; only `wanted` names."""
+        return [self.by_name[name] for name in islice(filter(wanted, self._idle), most)]
 
     @property
     def counting(self) -> bool:
@@ -121,7 +125,7 @@ class JobGroups:
             self._forget(group)
             group = None
         if group is None:
-            # In the fold, so that a replay does the same; only jobs that expire may do so at another op.
+            # Only in logs of earlier versions, where no op says which one: jobs are admitted once there is room.
             if self._idle and self.open_count >= OPEN_MAX:
                 self._forget(self.by_name[next(iter(self._idle))])
             group = JobGroup(self._next_number, name, size, notify, ts)
@@ -149,6 +153,12 @@ class JobGroups:
         self._notified[name] = None
         if len(self._notified) > NOTIFIED_MAX:
             self._forget(self.by_name[next(iter(self._notified))])
+
+    def forget_numbers(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            group = self._by_number.get(number)
+            if group is not None:
+                self._forget(group)
 
     def _forget(self, group: JobGroup) -> None:
         self._notified.pop(group.name, None)

@@ -1,8 +1,9 @@
-"""The ops of results and their bytes: jobs that ended and what became of them, progress, groups that are complete.
+"""The ops of results and their bytes: jobs that ended and what became of them, progress, groups that end.
 
 Ended         | 104 | state u8 | topic u32 | jobs_len u32 | jobs, as `ended.py` draws them | Deleted, Moved or Buried |
 Progressed    | 105 | topic u32 | progress_len u32 | progress (JSON) | seq u64… |
 GroupNotified | 106 | topic u32 | ts u64 | seq u64 | name_len u16 | name | Appended, or nothing |
+GroupsForgotten | 107 | topic u32 | number u64… |
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from topics.engine.core.ops import DELETED, Deleted, decode_deleted
 from topics.engine.queues.ops import MOVED, Buried, Moved, decode_buried, decode_moved
 from topics.engine.queues.results.ended import EndState
 
-ENDED, PROGRESSED, GROUP_NOTIFIED = range(104, 107)
+ENDED, PROGRESSED, GROUP_NOTIFIED, GROUPS_FORGOTTEN = range(104, 108)
 
 _ENDED = struct.Struct("<BBII")
 _PROGRESSED = struct.Struct("<BII")
 _NOTIFIED = struct.Struct("<BIQQH")
+_FORGOTTEN = struct.Struct("<BI")
 
 
 class Ended(NamedTuple):
@@ -76,6 +78,16 @@ class GroupNotified(NamedTuple):
         return _NOTIFIED.pack(GROUP_NOTIFIED, self.topic_id, self.ts, self.seq, len(name)) + name
 
 
+class GroupsForgotten(NamedTuple):
+    """Groups that have no job left made room for others; which ones is not for a replay to decide."""
+
+    topic_id: int
+    numbers: list[int]
+
+    def encode(self) -> bytes:
+        return _FORGOTTEN.pack(GROUPS_FORGOTTEN, self.topic_id) + array("Q", self.numbers).tobytes()
+
+
 def decode_ended_op(body: bytes) -> Ended:
     _, state, _, jobs_len = _ENDED.unpack_from(body)
     by_at: int = _ENDED.size + jobs_len
@@ -95,3 +107,7 @@ def decode_group_notified(body: bytes) -> GroupNotified:
     name_end = _NOTIFIED.size + name_len
     appended = decode_appended(body[name_end:]) if len(body) > name_end else None
     return GroupNotified(topic_id, ts, seq, body[_NOTIFIED.size : name_end].decode(), appended)
+
+
+def decode_groups_forgotten(body: bytes) -> GroupsForgotten:
+    return GroupsForgotten(_FORGOTTEN.unpack_from(body)[1], array("Q", body[_FORGOTTEN.size :]).tolist())
