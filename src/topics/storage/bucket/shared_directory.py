@@ -63,6 +63,17 @@ class SharedDirectory:
         with self._errors(key):
             return self._read(key)
 
+    def read_range(self, key: str, start: int, length: int) -> bytes | None:
+        with self._errors(key):
+            try:
+                fd = self._disk.open(os.path.join(self._path, key), os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                return self._disk.pread(fd, length, start)
+            finally:
+                self._disk.close(fd)
+
     def download(self, key: str, path: str) -> bool:
         with self._errors(key):
             try:
