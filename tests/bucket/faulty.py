@@ -44,9 +44,9 @@ class MemoryBucket:
     def read(self, key: str) -> Found | None:
         return self.objects.get(key)
 
-    def read_range(self, key: str, start: int, length: int) -> bytes | None:
+    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
         found = self.objects.get(key)
-        return None if found is None else found.data[start : start + length]
+        return None if found is None else found.data[offset : offset + length]
 
     def download(self, key: str, path: str) -> bool:
         found = self.objects.get(key)

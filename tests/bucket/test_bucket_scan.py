@@ -273,9 +273,9 @@ class Counted(SharedDirectory):
         self.requests.append(f"read {key}")
         return super().read(key)
 
-    def read_range(self, key: str, start: int, length: int) -> bytes | None:
+    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
         self.requests.append(f"range {key}")
-        return super().read_range(key, start, length)
+        return super().read_range(key, offset, length)
 
     def listing(self, prefix: str, after: str = "") -> Iterator[Listed]:
         self.requests.append(f"list {prefix}")

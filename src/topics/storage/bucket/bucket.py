@@ -57,8 +57,8 @@ class ReadableBucket(Protocol):
         """The object, None if there is none."""
         ...
 
-    def read_range(self, key: str, start: int, length: int) -> bytes | None:
-        """These bytes of an object, fewer if it ends before; None if there is no object."""
+    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
+        """Part of an object, shorter where it ends; None if there is no such object."""
         ...
 
     def listing(self, prefix: str, after: str = "") -> Iterator[Listed]:

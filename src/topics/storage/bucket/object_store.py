@@ -91,10 +91,10 @@ class ObjectStoreBucket:
             except FileNotFoundError:
                 return None
 
-    def read_range(self, key: str, start: int, length: int) -> bytes | None:
+    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
         with self._errors(key):
             try:
-                return bytes(self._obstore.get_range(self._store, key, start=start, length=length))
+                return bytes(self._obstore.get_range(self._store, key, start=offset, length=length))
             except FileNotFoundError:
                 return None
 

@@ -25,8 +25,8 @@ class PatientReads:
     def read(self, key: str) -> Found | None:
         return self._repeated(lambda: self._bucket.read(key))
 
-    def read_range(self, key: str, start: int, length: int) -> bytes | None:
-        return self._repeated(lambda: self._bucket.read_range(key, start, length))
+    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
+        return self._repeated(lambda: self._bucket.read_range(key, offset, length))
 
     def listing(self, prefix: str, after: str = "") -> Iterator[Listed]:
         yield from self._repeated(lambda: list(self._bucket.listing(prefix, after)))

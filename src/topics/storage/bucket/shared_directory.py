@@ -63,14 +63,14 @@ class SharedDirectory:
         with self._errors(key):
             return self._read(key)
 
-    def read_range(self, key: str, start: int, length: int) -> bytes | None:
+    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
         with self._errors(key):
             try:
                 fd = self._disk.open(os.path.join(self._path, key), os.O_RDONLY)
             except FileNotFoundError:
                 return None
             try:
-                return self._disk.pread(fd, length, start)
+                return self._disk.pread(fd, length, offset)
             finally:
                 self._disk.close(fd)
 
