@@ -73,7 +73,7 @@ class ServerFailed(ConnectorError):
 
 
 class FilesUnreadable(ConnectorError):
-    """A data directory or a backup cannot be read, or is damaged."""
+    """A data directory, a backup or a bucket cannot be read, or is damaged."""
 
 
 class RowRefused(ConnectorError):

@@ -35,6 +35,9 @@ def check_bucket(bucket: ObjectBucket, tmp_path: Path) -> None:
     source.write_bytes(b"x" * (6 << 20))
     for _ in range(2):
         bucket.upload("files/big", str(source))
+    assert bucket.read_range("files/big", (6 << 20) - 4, 10) == b"xxxx"
+    assert bucket.read_range("a/1", 1, 2) == b"ne"
+    assert bucket.read_range("a/none", 1, 2) is None
     assert bucket.download("files/big", str(target))
     assert target.read_bytes() == source.read_bytes()
     assert not bucket.download("files/none", str(tmp_path / "none"))

@@ -1,7 +1,6 @@
 """A directory or a backup read without its server: the same records and gaps that a reader of the server gets."""
 
 import os
-import pickle
 import shutil
 import tarfile
 from pathlib import Path
@@ -13,32 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.rig import Rig
+from tests.engine.scanning import STEPS, content, served, take
 from tests.examples import examples
-from topics.engine.log.retention import Tombstone
-from topics.engine.opening.scan import Chunk, Part, Scan, read_part
+from topics.engine.opening.scan import Chunk, Scan, read_part
 from topics.model.errors import DamagedData, DataDirIncompatible, StorageError, TopicNotFound
 from topics.storage.archive import DamagedBackup
 from topics.storage.steps import at_once
 
-Gap = tuple[int, int]
 WAL_FILE_BYTES = 1 << 20
 
 
 def scan_of(rig: Rig) -> Scan:
     return Scan.open(str(rig.path), clock=rig.clock)
-
-
-def content(parts: list[Part]) -> tuple[list[Any], list[Gap]]:
-    """Records and gaps of all parts, each sent through a pickle as to another machine."""
-    records: list[Any] = []
-    gaps: list[Gap] = []
-    for part in parts:
-        for piece in read_part(pickle.loads(pickle.dumps(part))):
-            if isinstance(piece, Tombstone):
-                gaps.append((piece.gap_from, piece.gap_to))
-            else:
-                records += [msgspec.json.decode(line) for line in piece.lines().splitlines()]
-    return records, gaps
 
 
 def scanned(rig: Rig, topic: str, from_seq: int = 0, to_seq: int | None = None, parts: int = 1) -> Any:
@@ -47,20 +32,6 @@ def scanned(rig: Rig, topic: str, from_seq: int = 0, to_seq: int | None = None, 
         return content(scan.plan(topic, from_seq, to_seq, parts))
     finally:
         scan.close()
-
-
-def served(rig: Rig, topic: str, from_seq: int = 0) -> tuple[list[Any], list[Gap]]:
-    """The same as reads of the server give it."""
-    records: list[Any] = []
-    gaps: list[Gap] = []
-    while True:
-        diff = rig.diff(topic, from_seq, limit=1000)
-        if diff.tombstone is not None:
-            gaps.append((diff.tombstone.gap_from, diff.tombstone.gap_to))
-        records += msgspec.json.decode(b"[%b]" % diff.records())
-        if diff.caught_up:
-            return records, gaps
-        from_seq = diff.next_from_seq
 
 
 def files(path: Path) -> dict[str, tuple[int, bytes]]:
@@ -72,43 +43,6 @@ def files(path: Path) -> dict[str, tuple[int, bytes]]:
 
 
 # --- the same as the server ---
-
-STEPS = st.one_of(
-    st.tuples(st.just("append"), st.integers(1, 30), st.sampled_from(["x", "x" * 3000])),
-    st.tuples(st.just("delete"), st.sampled_from(["t0", "t1", "t2"])),
-    st.tuples(st.just("trim"), st.integers(1, 200)),
-    st.tuples(
-        st.just("configure"), st.sampled_from([{}, {"cap_records": 40}, {"cap_bytes": 20_000}, {"ttl_ms": 1000}])
-    ),
-    st.tuples(st.just("class"), st.sampled_from(["ephemeral", "memory", "disk", "fsync"])),
-    st.tuples(st.just("wait"), st.integers(1, 900)),
-    st.tuples(st.sampled_from(["checkpoint", "reopen", "crash", "drop"])),
-)
-
-
-def take(rig: Rig, step: tuple[Any, ...]) -> None:
-    match step:
-        case "append", count, text:
-            rig.append("t", *[{"data": [text, n], "tag": f"t{n % 4}", "meta": {"n": n}} for n in range(count)])
-        case "delete", tag:
-            rig.delete("t", match=tag)
-        case "trim", seq:
-            rig.delete("t", before_seq=seq)
-        case "configure", config:
-            rig.configure("t", **config)
-        case "class", durability:
-            rig.configure("t", durability=durability)
-        case "wait", ms:
-            rig.clock.advance(ms)
-        case ("checkpoint",):
-            rig.checkpoint()
-        case ("reopen",):
-            rig.reopen()
-        case ("crash",):
-            rig.crash()
-        case _:
-            rig.drop("t")
-            rig.append("t", "anew")
 
 
 @given(steps=st.lists(STEPS, min_size=3, max_size=14), parts=st.integers(1, 4), from_seq=st.integers(0, 60))

@@ -1,4 +1,4 @@
-"""Backends of the source: a server, files, or files for the history and a server for the rest."""
+"""Backends of the source: a server, files or a bucket, or those for the history and a server for the rest."""
 
 from __future__ import annotations
 

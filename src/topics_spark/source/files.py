@@ -1,9 +1,10 @@
-"""History from files: a data directory or a backup, read without a server at the speed of the disk."""
+"""History from files: a data directory, a backup or a bucket, read without a server at the speed of the storage."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
@@ -27,16 +28,21 @@ BATCH_ROWS = 16_384
 CUT_SEQS_MAX = 1_000_000
 
 
+# How often a stream looks into a bucket: each look is a request, and Spark asks a hundred times a second.
+LOOK_S = 0.5
+
+
 class Files:
-    """A data directory or a backup, as it was when it was opened."""
+    """A data directory or a backup, as it was when it was opened; or a bucket, whose log goes on."""
 
     def __init__(self, options: SourceOptions) -> None:
         assert options.path is not None
         self._options = options
         try:
-            self._scan = Scan.open(options.path.removeprefix("file://"), cold_dir=options.cold_path)
+            self._scan = Scan.open(options.path, cold_dir=options.cold_path)
         except (ModelError, OSError) as error:
             raise FilesUnreadable(str(error)) from error
+        self._looked_s = time.monotonic()
 
     def close(self) -> None:
         self._scan.close()
@@ -45,7 +51,17 @@ class Files:
 
     def heads(self, subscription: Subscription, known: Mapping[str, Head] | None = None) -> dict[str, Head]:
         del known
+        self._look()
         return {name: self.head(name) for name in self._scan.names() if subscription.matches(name)}
+
+    def _look(self) -> None:
+        if time.monotonic() - self._looked_s < LOOK_S:
+            return
+        try:
+            self._scan.refresh()
+        except (ModelError, OSError) as error:
+            raise FilesUnreadable(str(error)) from error
+        self._looked_s = time.monotonic()
 
     def head(self, name: str) -> Head:
         topic = self._scan.topic(name)
@@ -103,11 +119,23 @@ class Files:
 
     def _parts(self, ranges: list[Range], size: int) -> Iterator[FilePart]:
         for wanted in ranges:
-            if wanted.seqs:
+            if wanted.seqs and self._is_same(wanted):
                 nodes = self._options.nodes if self._scan.topic(wanted.topic).config.dedupe_node else ()
                 parts = -(-wanted.seqs // size)
                 for part in self._scan.plan(wanted.topic, wanted.from_seq, wanted.to_seq, parts):
                     yield FilePart(part, nodes)
+
+    def _is_same(self, wanted: Range) -> bool:
+        """Whether it is the topic that the range is of: a stream plans batches again that were planned before."""
+        head = self.head(wanted.topic) if wanted.topic in self._scan.names() else None
+        if head is not None and head.epoch == wanted.epoch:
+            return True
+        what = "deleted" if head is None else "deleted and created again"
+        report_loss(
+            f"topic {wanted.topic!r} was {what}; seq {wanted.from_seq + 1} to {wanted.to_seq} cannot be read",
+            fail=self._options.fail_on_data_loss,
+        )
+        return False
 
 
 def read_files(share: FileShare, wants: frozenset[str], *, fail_on_data_loss: bool) -> Iterator[tuple[str, Records]]:

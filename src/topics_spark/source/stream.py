@@ -30,7 +30,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.end is not None:
             raise OptionError("endingOffsets", "cannot be given for a stream, which does not end")
         if options.url is None:
-            raise OptionError("path", "alone is for batches; a stream also needs `url`, where it continues")
+            check_goes_on(options.path or "")
         if not LIMITED and (options.offsets_per_trigger_max is not None or options.offsets_per_trigger_min):
             # A limited batch would be the last one under AvailableNow, and this Spark does not say whether it is that.
             name = "minOffsetsPerTrigger" if options.offsets_per_trigger_max is None else "maxOffsetsPerTrigger"
@@ -142,3 +142,12 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._backend is None:
             self._backend = backend_of(self._options)
         return self._backend
+
+
+def check_goes_on(path: str) -> None:
+    from topics.storage.bucket.connecting import is_bucket
+
+    if not is_bucket(path):
+        raise OptionError(
+            "path", "of a data directory or a backup is for batches; a stream also needs `url`, where it continues"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
+from topics.engine.core.state import State
 from topics.engine.opening.composition import OPS, new_state
 from topics.engine.opening.repair import apply_what_fits
 from topics.engine.opening.restore import restore
@@ -11,10 +12,21 @@ from topics.model.settings import Settings
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
 from topics.storage.pack import Packs
-from topics.storage.snapshot import Snapshots
+from topics.storage.snapshot import Snapshot, Snapshots
 from topics.storage.steps import at_once
 from topics.storage.viewing import LogView
 from topics.storage.wal.sync_mark import noted_position
+
+
+def load_snapshot(
+    state: State, packs: Packs, snapshots: Snapshots, *, repair: bool = False, thorough: bool = False
+) -> tuple[Snapshot | None, list[tuple[int, bytes]]]:
+    """Fill an empty state with the newest snapshot; returns it, and positions and ops that come before the log."""
+    snapshot = snapshots.load_newest(repair=repair, thorough=thorough)
+    carried = at_once(restore(state, snapshot))
+    live = (block.extent for topic in state.by_id.values() for block in topic.blocks)
+    packs.adopt((extent for extent in live if extent is not None), keep=snapshots.kept_packs)
+    return snapshot, carried
 
 
 class Inspection:
@@ -27,10 +39,7 @@ class Inspection:
         try:
             self.state = new_state(Settings(), self.packs)
             self.snapshots = Snapshots(disk, directory.snapshots_path)
-            snapshot = self.snapshots.load_newest(repair=repair, thorough=thorough)
-            carried = at_once(restore(self.state, snapshot))
-            live = (block.extent for topic in self.state.by_id.values() for block in topic.blocks)
-            self.packs.adopt((extent for extent in live if extent is not None), keep=self.snapshots.kept_packs)
+            snapshot, carried = load_snapshot(self.state, self.packs, self.snapshots, repair=repair, thorough=thorough)
             self.log = LogView(
                 disk,
                 directory.wal_path,

@@ -1,10 +1,11 @@
-"""Reading a data directory or a backup without its server: the state of a recovery, planned in parts, read anywhere.
+"""Reading a data directory, a backup or a bucket without its server: the state of a recovery, in parts, read anywhere.
 
     Scan.open(path) ─▶ snapshot, log, the same fold ─▶ topics ─▶ plan ─▶ Part, Part, …     pickled, read elsewhere
     read_part(part) ─▶ pread, checksum ─▶ Chunk (records of one block), Tombstone, …       no fold, no other topic
 
-Nothing is locked or changed. A server may use the directory and write, checkpoint and unlink meanwhile: records never
-change, so a part whose files were removed is planned again from the current files.
+Nothing is locked or changed. A server may use the files and write, checkpoint and remove some meanwhile: records never
+change, so a part whose files were removed is planned again from the current files. The log of a bucket goes on:
+`refresh` folds what has come since.
 """
 
 from __future__ import annotations
@@ -21,11 +22,18 @@ from topics.engine.log.on_disk.cold import DamagedBlock, decoded, unreadable
 from topics.engine.log.on_disk.extent import encode_body
 from topics.engine.log.retention import Tombstone, tombstone
 from topics.engine.log.topic import Topic
+from topics.engine.opening.bucket_view import BucketView
 from topics.engine.opening.inspection import Inspection
+from topics.engine.opening.served import as_served
 from topics.model.clock import Clock, SystemClock
 from topics.model.errors import DamagedData, DataDirIncompatible, StorageError, TopicNotFound
 from topics.model.requests.config import TopicConfig
-from topics.storage.directory import DataDirectory
+from topics.storage.bucket.bucket import BucketError
+from topics.storage.bucket.connecting import connect, is_bucket
+from topics.storage.bucket.object_packs import ObjectPacks
+from topics.storage.bucket.patient import PatientReads
+from topics.storage.bucket.restoring import NotInBucket
+from topics.storage.directory import META, DataDirectory
 from topics.storage.disk import Disk
 from topics.storage.openfiles import OpenFiles
 from topics.storage.pack import PACK_SUFFIX, Extent
@@ -33,6 +41,7 @@ from topics.storage.remote.remote_pack import pack_of_stub
 from topics.storage.viewing import ArchiveDisk, ViewDisk
 
 TRIES_MAX = 8
+FILE_URL = "file://"
 PAUSE_S = 0.02
 OPEN_MAX = 16
 # A block whose body is in no pack yet; packs count from 1.
@@ -55,7 +64,8 @@ class ScannedTopic(NamedTuple):
 class Part(NamedTuple):
     """Records after `from_seq` up to `to_seq`: gaps among them, and images of the blocks that hold them.
 
-    Bodies that are in no pack yet are in `bodies`, in the order of their blocks.
+    Bodies that are in no pack yet are in `bodies`, in the order of their blocks. `objects` has the packs of a bucket:
+    their numbers and keys.
     """
 
     path: str
@@ -69,6 +79,7 @@ class Part(NamedTuple):
     bodies: tuple[bytes, ...]
     records: int
     size_bytes: int
+    objects: tuple[tuple[int, str], ...] = ()
 
 
 class Chunk(NamedTuple):
@@ -90,22 +101,15 @@ class Vanished(Exception):
 
 
 class Scan:
-    """The state of a directory or a backup at one moment. Created by `open`, closed by its user."""
+    """The state of a directory, a backup or a bucket at one moment. Created by `open`, closed by its user."""
 
     def __init__(self, path: str, cold_dir: str | None, clock: Clock) -> None:
-        self._path = os.path.abspath(path)
+        self._path = path if is_bucket(path) else os.path.abspath(path.removeprefix(FILE_URL))
         self._cold_dir = cold_dir
         self._clock = clock
-        self._settled: set[Topic] = set()
-        disk = _disk_of(self._path)
-        directory = DataDirectory(disk, self._path, cold_dir)
-        if not disk.exists(os.path.join(self._path, "meta.json")):
-            raise DataDirIncompatible(
-                f"{path} is neither a data directory nor a backup: it has no meta.json", path=path
-            )
-        directory.previous = directory.read_meta()
-        found = Inspection(disk, directory)
-        self._state, self._packs = found.state, found.packs
+        # Topics with caps and expiry applied, by name.
+        self._served: dict[str, Topic] = {}
+        self._found = _bucket_view(path) if is_bucket(path) else _inspection(self._path, cold_dir)
 
     @classmethod
     def open(cls, path: str, *, cold_dir: str | None = None, clock: Clock | None = None) -> Scan:
@@ -123,12 +127,23 @@ class Scan:
         raise StorageError(f"{path} changes faster than it can be read; try again", path=path)
 
     def close(self) -> None:
-        self._packs.close()
+        self._found.close()
+
+    def refresh(self) -> None:
+        """Read on in the log of a bucket; what else there is stays as it was opened."""
+        found = self._found
+        if not isinstance(found, BucketView):
+            return
+        if not found.advance():
+            newer = Scan.open(self._path, clock=self._clock)
+            self._found = newer._found
+            found.close()
+        self._served.clear()
 
     # --- topics ---
 
     def names(self) -> list[str]:
-        return list(self._state.names)
+        return list(self._found.state.names)
 
     def topic(self, name: str) -> ScannedTopic:
         topic = self._find(name)
@@ -150,14 +165,12 @@ class Scan:
 
     def _find(self, name: str) -> Topic:
         """The topic, with caps and expiry applied as a server would."""
-        topic = self._state.by_name.get(name)
-        if topic is None:
+        state = self._found.state
+        if name not in state.by_name:
             raise TopicNotFound(name)
-        if topic not in self._settled:
-            self._state.enforce_caps(topic, self._state.cold.load_unless_remote)
-            self._state.expire(topic, self._clock.now_ms(), self._state.cold.load_unless_remote)
-            self._settled.add(topic)
-        return topic
+        if name not in self._served:
+            self._served[name] = as_served(state.by_name[name], self._clock.now_ms(), state.cold.load_unless_remote)
+        return self._served[name]
 
     # --- plans ---
 
@@ -188,9 +201,11 @@ class Scan:
     def _part(self, topic: Topic, from_seq: int, to_seq: int, gaps: tuple[Tombstone, ...], blocks: list[Block]) -> Part:
         images: list[bytes] = []
         bodies: list[bytes] = []
+        packs: set[int] = set()
         for block in blocks:
             if block.extent is not None:
                 images.append(block_image(block, {}))
+                packs.add(block.extent.pack)
                 continue
             assert block.body is not None, "a block is in memory, on disk, or both"
             encoded = b"".join(encode_body(block.body, block.first_seq, block.seqs))
@@ -208,7 +223,36 @@ class Scan:
             bodies=tuple(bodies),
             records=sum(block.live for block in blocks),
             size_bytes=sum(block.live_bytes for block in blocks),
+            objects=self._objects(packs),
         )
+
+    def _objects(self, packs: set[int]) -> tuple[tuple[int, str], ...]:
+        if not isinstance(self._found, BucketView):
+            return ()
+        return tuple((number, key) for number, key in self._found.keys().items() if number in packs)
+
+
+def _bucket(path: str) -> PatientReads:
+    return PatientReads(connect(path, os.environ, named="path"))
+
+
+def _bucket_view(path: str) -> BucketView:
+    try:
+        return BucketView(_bucket(path))
+    except NotInBucket:
+        raise DataDirIncompatible(f"{path} is not the bucket of a server: it holds no log", path=path) from None
+    except BucketError as error:
+        hint = "check that it exists, the endpoint, and the rights of the credentials"
+        raise StorageError(f"cannot read {path}: {error.message}; {hint}", path=path) from error
+
+
+def _inspection(path: str, cold_dir: str | None) -> Inspection:
+    disk = _disk_of(path)
+    directory = DataDirectory(disk, path, cold_dir)
+    if not disk.exists(os.path.join(path, META)):
+        raise DataDirIncompatible(f"{path} is neither a data directory nor a backup: it has no {META}", path=path)
+    directory.previous = directory.read_meta()
+    return Inspection(disk, directory)
 
 
 def _disk_of(path: str) -> Disk:
@@ -262,7 +306,8 @@ def _planned_again(part: Part, seq: int, vanished: Vanished) -> Part:
         if part.topic not in scan.names() or scan.topic(part.topic).epoch != part.epoch:
             raise StorageError(f'topic "{part.topic}" was deleted while it was read', topic=part.topic)
         rest = scan.plan(part.topic, seq, part.to_seq)
-        if rest and rest[0].blocks and part.blocks.endswith(rest[0].blocks):
+        same_packs = rest and set(rest[0].objects) <= set(part.objects)
+        if same_packs and rest[0].blocks and part.blocks.endswith(rest[0].blocks):
             raise DamagedData(
                 f"{part.path}: seqs {seq + 1} to {part.to_seq} of topic {part.topic} cannot be read: {vanished}",
                 from_seq=seq + 1,
@@ -278,13 +323,11 @@ class _Reading:
 
     def __init__(self, part: Part) -> None:
         self._part = part
-        self._disk = _disk_of(part.path)
-        self._directory = DataDirectory(self._disk, part.path, part.cold_dir)
-        self._open = OpenFiles(self._disk, OPEN_MAX)
+        self._packs = _ObjectPacks(part) if part.objects else _FilePacks(part)
         self.seq = part.from_seq
 
     def close(self) -> None:
-        self._open.close()
+        self._packs.close()
 
     def pieces(self) -> Iterator[Chunk | Tombstone]:
         gaps = list(self._part.gaps)
@@ -314,11 +357,41 @@ class _Reading:
         extent = block.extent
         assert extent is not None
         try:
-            return decoded(block, extent, self._read(extent) if data is None else data)
+            return decoded(block, extent, self._packs.read(extent) if data is None else data)
         except OSError as error:
             raise unreadable(block, extent, error) from None
 
-    def _read(self, extent: Extent) -> bytes:
+
+class _ObjectPacks:
+    """The packs of a bucket."""
+
+    def __init__(self, part: Part) -> None:
+        extents = [block.extent for block in decode_blocks(part.blocks) if block.live]
+        in_packs = [extent for extent in extents if extent is not None and extent.pack != _IN_NO_PACK]
+        self._packs = ObjectPacks(_bucket(part.path), dict(part.objects), in_packs)
+
+    def close(self) -> None:
+        self._packs.close()
+
+    def read(self, extent: Extent) -> bytes:
+        data = self._packs.read(extent)
+        if data is None:
+            raise Vanished(f"pack {extent.pack} is missing")
+        return data
+
+
+class _FilePacks:
+    """The packs of a directory or a backup."""
+
+    def __init__(self, part: Part) -> None:
+        self._disk = _disk_of(part.path)
+        self._directory = DataDirectory(self._disk, part.path, part.cold_dir)
+        self._open = OpenFiles(self._disk, OPEN_MAX)
+
+    def close(self) -> None:
+        self._open.close()
+
+    def read(self, extent: Extent) -> bytes:
         name = f"{extent.pack:020d}{PACK_SUFFIX}"
         for directory in (self._directory.packs_path, self._directory.cold_path):
             if directory is None:

@@ -50,7 +50,23 @@ class Listed(NamedTuple):
     modified_ms: int
 
 
-class ObjectBucket(Protocol):
+class ReadableBucket(Protocol):
+    """What those need that only read: the objects below one prefix."""
+
+    def read(self, key: str) -> Found | None:
+        """The object, None if there is none."""
+        ...
+
+    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
+        """Part of an object, shorter where it ends; None if there is no such object."""
+        ...
+
+    def listing(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        """The objects whose keys begin with a prefix that ends in "/", in order, those after a key only."""
+        ...
+
+
+class ObjectBucket(ReadableBucket, Protocol):
     """The objects below one prefix. Calls block, release the interpreter lock, and end within a bounded time."""
 
     def create(self, key: str, data: Buffer) -> None:
@@ -65,20 +81,8 @@ class ObjectBucket(Protocol):
         """Store a file under a key that no other content ever has; to do it twice changes nothing."""
         ...
 
-    def read(self, key: str) -> Found | None:
-        """The object, None if there is none."""
-        ...
-
-    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
-        """Part of an object, shorter where it ends; None if there is no such object."""
-        ...
-
     def download(self, key: str, path: str) -> bool:
         """Store an object in a new file, synced; False if there is none."""
-        ...
-
-    def listing(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        """The objects whose keys begin with a prefix that ends in "/", in order, those after a key only."""
         ...
 
     def delete(self, keys: list[str]) -> None:

@@ -19,8 +19,8 @@ import msgspec
 from xxhash import xxh3_64_hexdigest
 
 from topics.model.errors import DamagedData
-from topics.storage.bucket.bucket import Found, ObjectBucket
-from topics.storage.bucket.slots import SNAPSHOTS, LogPiece, Slot, TermClosing, decode_slot, slot_key, term_prefix
+from topics.storage.bucket.bucket import Found, ReadableBucket
+from topics.storage.bucket.slots import LOG, SNAPSHOTS, LogPiece, Slot, TermClosing, decode_slot, slot_key, term_prefix
 from topics.storage.bucket.terms import BEGINNING, Place
 
 MANIFEST_FORMAT = 1
@@ -68,7 +68,7 @@ def encode_manifest(manifest: SnapshotManifest) -> bytes:
     return msgspec.json.encode(_Sealed(msgspec.Raw(text), xxh3_64_hexdigest(text)))
 
 
-def read_manifest(bucket: ObjectBucket, key: str) -> SnapshotManifest:
+def read_manifest(bucket: ReadableBucket, key: str) -> SnapshotManifest:
     found = bucket.read(key)
     try:
         if found is not None:
@@ -94,13 +94,13 @@ class SnapshotMoment(NamedTuple):
     modified_ms: int
 
 
-def snapshots_in(bucket: ObjectBucket) -> list[SnapshotMoment]:
-    """The snapshots in the bucket, oldest first.
+def snapshots_in(bucket: ReadableBucket, after: str = "") -> list[SnapshotMoment]:
+    """The snapshots in the bucket, oldest first; those with keys after this one only.
 
     Terms come before positions: a server that was taken over may have had a longer log, which nobody continues.
     """
     found: list[SnapshotMoment] = []
-    for listed in bucket.listing(SNAPSHOTS):
+    for listed in bucket.listing(SNAPSHOTS, after):
         numbers = listed.key.removeprefix(SNAPSHOTS).split("-")
         if len(numbers) == 3 and all(number.isdecimal() for number in numbers):
             position, term, time_ms = map(int, numbers)
@@ -127,21 +127,20 @@ Take = Callable[[LogPiece, memoryview], object]
 
 
 def walk(
-    bucket: ObjectBucket,
+    bucket: ReadableBucket,
     manifest: SnapshotManifest | None,
     *,
+    after: End | None = None,
     until: Place | None = None,
     at_ms: int | None = None,
     take: Take | None = None,
 ) -> End:
     """Read the log after a snapshot, or from its beginning; `take` is called with each piece in order.
 
-    It ends before the slot `until`, before a piece that was cut after `at_ms`, or at the first free slot.
+    It begins where an earlier walk has ended, if `after` is given. It ends before the slot `until`, before a piece that
+    was cut after `at_ms`, or at the first free slot.
     """
-    place = manifest.place if manifest is not None else BEGINNING
-    owner = manifest.holder if manifest is not None else ""
-    position = manifest.position if manifest is not None else 0
-    time_ms = manifest.time_ms if manifest is not None else 0
+    place, owner, position, time_ms, _ = after or _beginning(manifest)
     with ThreadPoolExecutor(READ_AHEAD, "topics-bucket-read") as readers:
         ahead = _ReadAhead(bucket, readers)
         while place != until and (found := ahead.read(place)) is not None:
@@ -161,6 +160,12 @@ def walk(
     return End(place, owner, position, time_ms, whole=True)
 
 
+def _beginning(manifest: SnapshotManifest | None) -> End:
+    if manifest is None:
+        return End(BEGINNING, "", 0, 0, whole=True)
+    return End(manifest.place, manifest.holder, manifest.position, manifest.time_ms, whole=True)
+
+
 def _start(manifest: SnapshotManifest | None) -> int:
     return manifest.position if manifest is not None else 0
 
@@ -175,10 +180,20 @@ def _end_of_gap(ahead: _ReadAhead, place: Place, until: Place | None, owner: str
     return End(place, owner, 0, 0, whole=False)
 
 
+def check_end(bucket: ReadableBucket, place: Place) -> None:
+    """Slots have no holes: one after the end means that snapshots or slots are missing, not that the log is new."""
+    later = next(bucket.listing(LOG, slot_key(*place)), None)
+    if later is not None and bucket.read(slot_key(*place)) is None:
+        raise DamagedData(
+            f"the bucket has {later.key}, but neither {slot_key(*place)} nor a snapshot after it",
+            file=slot_key(*place),
+        )
+
+
 class _ReadAhead:
     """Reads slots in order, several at once as far as a list tells that they exist."""
 
-    def __init__(self, bucket: ObjectBucket, readers: ThreadPoolExecutor) -> None:
+    def __init__(self, bucket: ReadableBucket, readers: ThreadPoolExecutor) -> None:
         self._bucket = bucket
         self._readers = readers
         self._term = -1

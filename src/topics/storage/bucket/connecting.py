@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from topics.model.setting_types import WrongSetting, holds_credentials, shown_url
 from topics.storage.bucket.bucket import BucketError, Changed, Exists, ObjectBucket
-from topics.storage.bucket.object_store import ObjectStoreBucket
+from topics.storage.bucket.object_store import NAMED, ObjectStoreBucket
 from topics.storage.bucket.shared_directory import SharedDirectory
+from topics.storage.bucket.slots import LOG
+from topics.storage.directory import META
 
 PROBE = "probe/"
 SCHEMES = ("s3", "gs", "az")
 
 
-def connect(url: str, environ: Mapping[str, str]) -> ObjectBucket:
-    """The bucket of a URL. Asks nothing of it yet; raises WrongSetting if there cannot be one."""
+def is_bucket(path: str) -> bool:
+    """Whether it is the address of a bucket; of directories, only one with a log in it that is no data directory."""
+    scheme, found, rest = path.partition("://")
+    if scheme == "file":
+        return os.path.isdir(os.path.join(rest, LOG)) and not os.path.exists(os.path.join(rest, META))
+    return bool(found) and scheme in SCHEMES
+
+
+def connect(url: str, environ: Mapping[str, str], *, named: str = NAMED) -> ObjectBucket:
+    """The bucket of a URL, which errors call `named`. Asks nothing of it yet; raises WrongSetting if it is wrong."""
     if holds_credentials(url):
         raise WrongSetting(
-            "TOPICS_BUCKET contains credentials; leave them out, and give them by the environment, a profile or the "
+            f"{named} contains credentials; leave them out, and give them by the environment, a profile or the "
             "role of the machine",
             setting="bucket",
         )
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise _wrong(url, str(error)) from None
+        raise _wrong(url, str(error), named) from None
     if parts.query or parts.fragment:
-        raise _wrong(url, "it must end with the prefix, without ? and #")
+        raise _wrong(url, "it must end with the prefix, without ? and #", named)
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
-            raise _wrong(url, "a directory has three slashes: file:///a/shared/directory")
+            raise _wrong(url, "a directory has three slashes: file:///a/shared/directory", named)
         return SharedDirectory(parts.path)
     if parts.scheme not in SCHEMES or not parts.netloc:
-        raise _wrong(url, "it must be s3://bucket/prefix, gs://…, az://… or file:///a/shared/directory")
-    return ObjectStoreBucket(url, environ)
+        raise _wrong(url, "it must be s3://bucket/prefix, gs://…, az://… or file:///a/shared/directory", named)
+    return ObjectStoreBucket(url, environ, named)
 
 
 def probe(bucket: ObjectBucket, url: str) -> None:
@@ -78,5 +89,5 @@ def _refuses(url: str, write: object) -> None:
     )
 
 
-def _wrong(url: str, why: str) -> WrongSetting:
-    return WrongSetting(f"TOPICS_BUCKET is {shown_url(url)!r}, and that does not work: {why}", setting="bucket")
+def _wrong(url: str, why: str, named: str = NAMED) -> WrongSetting:
+    return WrongSetting(f"{named} is {shown_url(url)!r}, and that does not work: {why}", setting="bucket")

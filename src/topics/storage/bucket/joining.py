@@ -18,14 +18,13 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from topics.model.errors import DamagedData, DataDirIncompatible
+from topics.model.errors import DataDirIncompatible
 from topics.storage.bucket.bucket import BucketError, Changed, ObjectBucket, Unreachable
-from topics.storage.bucket.chain import read_manifest, snapshots_in, walk
+from topics.storage.bucket.chain import check_end, read_manifest, snapshots_in, walk
 from topics.storage.bucket.connecting import connect, probe
 from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
 from topics.storage.bucket.restoring import Restored, restore_into
-from topics.storage.bucket.slots import LOG, slot_key
-from topics.storage.bucket.terms import Opened, Place, Steps, open_term, read_slot, run
+from topics.storage.bucket.terms import Opened, Steps, open_term, run
 from topics.storage.directory import DataDirectory, Meta
 from topics.storage.disk import Disk, read_file, replace_file
 
@@ -114,7 +113,7 @@ class Joining:
         moments = snapshots_in(self._bucket)
         manifest = read_manifest(self._bucket, moments[-1].key) if moments else None
         end = walk(self._bucket, manifest)
-        self._check_end(end.place)
+        check_end(self._bucket, end.place)
         if not self._directory.vacant and end.owner not in ("", self._directory.holder):
             raise DataDirIncompatible(
                 f"the log in the bucket is not the one in {self._directory.path}: {end.owner} was primary last, with "
@@ -145,15 +144,6 @@ class Joining:
             self._pause(self._lease_ms / 1000)
         self._say(opened)
         return Joined(opened.term, self._holder, self._token, position, whole, announced, restored)
-
-    def _check_end(self, place: Place) -> None:
-        """Slots have no holes: one after the end means that snapshots or slots are missing, not that the log is new."""
-        later = next(self._bucket.listing(LOG, slot_key(*place)), None)
-        if later is not None and run(self._bucket, read_slot(place)) is None:
-            raise DamagedData(
-                f"the bucket has {later.key}, but neither {slot_key(*place)} nor a snapshot after it",
-                file=slot_key(*place),
-            )
 
     def _say(self, opened: Opened) -> None:
         before = f", after {opened.before}" if opened.before not in ("", self._holder) else ""

@@ -23,6 +23,8 @@ from topics.storage.disk import Buffer, Disk, write_all
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+# The variable of the setting.
+NAMED = "TOPICS_BUCKET"
 # A request that takes longer is given up; what became of it is found out by asking.
 REQUEST_S = 10.0
 CONNECT_S = 3.0
@@ -33,14 +35,14 @@ CHUNK_BYTES = 5 << 20
 class ObjectStoreBucket:
     """A `ObjectBucket` behind `obstore`."""
 
-    def __init__(self, url: str, environ: Mapping[str, str], disk: Disk | None = None) -> None:
+    def __init__(self, url: str, environ: Mapping[str, str], named: str = NAMED, disk: Disk | None = None) -> None:
         try:
             import obstore
             from obstore.exceptions import UnknownConfigurationKeyError
             from obstore.store import from_url
         except ImportError:
             raise WrongSetting(
-                f"TOPICS_BUCKET is {url!r}, which needs the extra `bucket`: {install_command('bucket')}",
+                f"{named} is {url!r}, which needs the extra `bucket`: {install_command('bucket')}",
                 setting="bucket",
             ) from None
         self._disk = disk or Disk()
@@ -62,7 +64,7 @@ class ObjectStoreBucket:
                 **options,
             )
         except (UnknownConfigurationKeyError, obstore.exceptions.BaseError, ValueError) as error:
-            raise WrongSetting(f"TOPICS_BUCKET is {url!r}: {_first_line(error)}", setting="bucket") from None
+            raise WrongSetting(f"{named} is {url!r}: {_first_line(error)}", setting="bucket") from None
 
     def create(self, key: str, data: Buffer) -> None:
         with self._errors(key):
