@@ -384,6 +384,7 @@ class _FilePacks:
     """The packs of a directory or a backup."""
 
     def __init__(self, part: Part) -> None:
+        self._part = part
         self._disk = _disk_of(part.path)
         self._directory = DataDirectory(self._disk, part.path, part.cold_dir)
         self._open = OpenFiles(self._disk, OPEN_MAX)
@@ -411,7 +412,7 @@ class _FilePacks:
         ):
             raise StorageError(
                 f"pack {extent.pack} of {self._part.path} is only in the bucket of its server: read topic "
-                f'"{self._part.topic}" through the server, or restore the bucket into another directory',
+                f'"{self._part.topic}" through the server, or from the address of the bucket instead of the directory',
                 topic=self._part.topic,
                 pack=extent.pack,
             )
