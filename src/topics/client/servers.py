@@ -62,12 +62,14 @@ class Servers:
         named = primary.rstrip("/").lower() if isinstance(primary, str) else None
         return next((url for url in self.urls if url.lower() == named and url != asked), None)
 
-    def stale(self, url: str, headers: Mapping[str, str]) -> NotPrimary | None:
-        """The error that a standby's reply is for a caller that has named other servers too.
+    def judged(self, url: str, headers: Mapping[str, str], failure: TopicsError | None) -> TopicsError | None:
+        """The error of a reply; None: it is the primary's, and a success.
 
-        It may lack what was read from the primary before, so it counts as no reply. A caller that wants to read from
-        a standby names that one alone.
+        If other servers are given, what a standby replies does not count: it may lack what was read from the primary
+        before. A caller that wants to read from a standby names that one alone.
         """
-        if not self.others or AGE_HEADER not in headers:
-            return None
-        return NotPrimary(f"{url} is a standby, and none of the servers given is known to be primary", role="standby")
+        if self.others and AGE_HEADER in headers and not isinstance(failure, NotPrimary):
+            failure = NotPrimary(
+                f"{url} is a standby, and no other server given is known to be primary", role="standby"
+            )
+        return None if failure is None else self.failed(url, failure)

@@ -330,9 +330,10 @@ class AsyncSocket:
         address = "ws" + url.removeprefix("http") + "/v0/ws"
         tls = options.tls.context()
         socket = await primitives.open_socket(address, headers, options.timeout_s, MESSAGE_BYTES_MAX, tls)
-        if socket.response is not None and (stale := self._transport.servers.stale(url, socket.response.headers)):
+        assert socket.response is not None, "it is open"
+        if (failure := self._transport.servers.judged(url, socket.response.headers, None)) is not None:
             await socket.close()
-            raise stale
+            raise failure
         self.connections += 1
         try:
             await self._subscribe_again(socket)

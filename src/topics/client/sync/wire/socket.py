@@ -331,9 +331,10 @@ class Socket:
         address = "ws" + url.removeprefix("http") + "/v0/ws"
         tls = options.tls.context()
         socket = primitives.open_socket(address, headers, options.timeout_s, MESSAGE_BYTES_MAX, tls)
-        if socket.response is not None and (stale := self._transport.servers.stale(url, socket.response.headers)):
+        assert socket.response is not None, "it is open"
+        if (failure := self._transport.servers.judged(url, socket.response.headers, None)) is not None:
             socket.close()
-            raise stale
+            raise failure
         self.connections += 1
         try:
             self._subscribe_again(socket)

@@ -157,10 +157,10 @@ class Transport:
             raise self.lost(error, url, where) from error
         status, headers = response.status_code, response.headers
         failure = failure_of(status, headers, body, where) if status >= 300 else None
-        if request.at is None and not isinstance(failure, NotPrimary):
-            failure = self.servers.stale(url, headers) or failure
+        if request.at is None:
+            failure = self.servers.judged(url, headers, failure)
         if failure is not None:
-            raise self.servers.failed(url, failure)
+            raise failure
         return value_of(request.decoder, status, headers.get("content-type", ""), body, where)
 
     def _built(self, url: str, request: Request[T]) -> httpx2.Request:
@@ -254,7 +254,7 @@ class Transport:
         response = self._send(built, url, where)
         stream = Stream(response, self, url, where)
         if (failure := stream.failure()) is not None:
-            raise self.servers.failed(url, failure)
+            raise failure
         return stream
 
     @property
@@ -278,10 +278,10 @@ class Stream:
         """The exception for a reply that is an error, or of a server that is not the one to ask."""
         status, headers = self._response.status_code, self._response.headers
         failure = failure_of(status, headers, self.rest(), self._where) if status >= 300 else None
-        stale = None if isinstance(failure, NotPrimary) else self._transport.servers.stale(self._url, headers)
-        if stale is not None:
+        failure = self._transport.servers.judged(self._url, headers, failure)
+        if failure is not None:
             self.close()
-        return stale or failure
+        return failure
 
     def rest(self) -> bytes:
         """The whole reply at once."""
