@@ -28,6 +28,8 @@ SERVER_ONLY = {
     "url": "there is none",
     "me": "whoever has the directory may do everything",
     "traces": "of requests, which a database in the same process does not make",
+    "promote": "there is no other one to take over from",
+    "roles": "there is one",
     "compact": "the disk of a server; closing a database writes its last checkpoint",
     "overview": "what needs attention at a server",
     "server": "the program has its settings",

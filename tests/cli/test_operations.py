@@ -1,4 +1,4 @@
-"""Commands of whoever operates a server: doctor, top, compact."""
+"""Commands of whoever operates a server: doctor, top, compact, promote, status."""
 
 import json
 import os
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.certificates import Authority
+from tests.client.scripted import ScriptedServer, answer, error
 from tests.launching import run
-from tests.serving import serving
+from tests.serving import free_port, serving
 from topics.cli.commands.operations import checks
 from topics.model.settings import Settings
 
@@ -154,3 +155,52 @@ def test_compact_needs_a_key_for_everything(tmp_path: Path) -> None:
         assert server.client("all").post("/v0/compact").json["bytes_after"] > 0
         assert server.client("part").post("/v0/compact").status == 403
         assert server.client("reader").post("/v0/compact").status == 403
+
+
+# --- a primary and its standbys ---
+
+
+def role(name: str) -> bytes:
+    return answer(200, {"status": "ok", "version": "0", "uptime_ms": 1, "role": name})
+
+
+def command(*arguments: str, url: str) -> Any:
+    return run(list(arguments), {"TOPICS_URL": url, "PATH": os.environ["PATH"]})
+
+
+def test_promote_goes_to_the_standby_and_says_the_term() -> None:
+    promoted = answer(200, {"role": "primary", "term": 4})
+    with ScriptedServer(role("primary")) as primary, ScriptedServer(role("standby"), promoted) as standby:
+        done = command("promote", "--force", url=f"{primary.url},{standby.url}")
+        assert (done.returncode, done.stdout.decode()) == (0, "primary in term 4\n")
+        assert standby.seen[1].json == {"force": True}
+
+
+def test_promote_asks_which_one_if_there_is_no_standby_or_several() -> None:
+    with ScriptedServer(role("primary")) as one, ScriptedServer(role("primary")) as other:
+        done = command("promote", url=f"{one.url},{other.url}")
+    assert done.returncode == 2
+    assert "give the URL of the one standby" in done.stderr.decode()
+
+
+def test_a_command_goes_to_the_server_that_is_there_and_status_shows_which(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        gone, here = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{server.port}"
+        assert command("append", "t", "1", url=f"{gone},{here}").returncode == 0
+        assert server.client().payloads("t") == [1]
+        done = command("server", "status", url=f"{gone},{here}")
+        lines = [line.split() for line in done.stdout.decode().splitlines()]
+        assert lines[:3] == [["SERVER", "ROLE"], [gone, "no", "reply"], [here, "primary"]]
+        assert done.returncode == 1, "a server does not reply"
+        assert command("server", "status", url=here).stdout.decode().startswith("TOPICS")
+    done = command("server", "status", url=f"{gone},{here}")
+    assert done.stdout.decode().count("no reply") == 2
+    assert done.returncode == 5, "roles are all there is to show"
+
+
+def test_a_write_to_a_standby_says_where_to_go() -> None:
+    refusal = error(503, "not_primary", {"primary": "http://other:4000", "role": "standby"}, Retry_After=0)
+    with ScriptedServer(refusal) as standby:
+        done = command("append", "t", "1", url=standby.url)
+    assert done.returncode == 5
+    assert "name the primary with --url" in done.stderr.decode()

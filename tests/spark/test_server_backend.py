@@ -12,6 +12,8 @@ from tests.serving import free_port, serving
 from topics.client import Client
 from topics_spark.errors import ServerFailed
 from topics_spark.options import SourceOptions, Subscription
+from topics_spark.pipelines.checkpoints.places import home
+from topics_spark.sink.data_sink import SinkOptions
 from topics_spark.source.server import Server
 
 # A minute, which it took, less what a busy machine may add to two seconds.
@@ -44,3 +46,26 @@ def test_the_topics_of_a_pattern_are_found_by_their_list_alone(tmp_path: Path, m
         heads = server(client.url).heads(Subscription(pattern=r"many\..*"))
         assert {name: head.epoch for name, head in heads.items()} == epochs
         assert {head.head_seq for head in heads.values()} == {1}
+
+
+def test_the_server_that_is_there_is_asked_of_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(tmp_path) as served, Client(f"http://127.0.0.1:{served.port}") as client:
+        client.append("orders", 1)
+        urls = f"http://127.0.0.1:{free_port()}/,{client.url}/"
+        assert server(urls).heads(Subscription(("orders",)))["orders"].head_seq == 1
+        sink = SinkOptions.parse({"url": urls, "topic": "orders"})
+        assert sink.client().append("orders", 2).last_seq == 2
+        monkeypatch.setenv("TOPICS_URL", urls)
+        assert SourceOptions.parse({"subscribe": "orders"}).url == urls.rstrip("/")
+
+
+def test_checkpoints_of_several_servers_are_in_no_server_s_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "states"))
+    monkeypatch.chdir(tmp_path)
+    with serving(tmp_path / "data") as served:
+        with Client(f"http://127.0.0.1:{served.port}") as client:
+            assert home(client) == tmp_path / "data" / "pipelines"
+        with Client(f"http://127.0.0.1:{served.port},http://127.0.0.1:{free_port()}") as client:
+            assert home(client) == tmp_path / "states" / "topics" / "pipelines" / f"127.0.0.1-{served.port}"

@@ -70,6 +70,31 @@ def test_an_ack_waits_for_the_server_while_a_durable_lease_lives(tmp_path: Path)
     assert deliveries == [1], "the lease was still there, so was the job's only delivery"
 
 
+def test_an_app_goes_on_at_the_server_that_takes_over(tmp_path: Path) -> None:
+    ports = [free_port(), free_port()]
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    server = ServerProcess(tmp_path, port=ports[0]).ready()
+    app, seen = App(urls), Counter[int]()
+
+    @app.worker("q", concurrency=8)
+    def handle(job: Job) -> None:
+        seen[job.data] += 1
+
+    with Client(urls) as client:
+        client.create("q", type="queue")
+        try:
+            with running(app):
+                for number in range(1, 5):
+                    client.append_many("q", list(range(100 * (number - 1), 100 * number)))
+                    eventually(lambda most=100 * number: len(seen) > most - 50)
+                    server.kill()
+                    server = ServerProcess(tmp_path, port=ports[number % 2]).ready()
+                empty(client, "q")
+        finally:
+            server.kill()
+    assert set(seen) == set(range(400))
+
+
 def test_an_app_may_be_started_before_its_server(tmp_path: Path) -> None:
     port = free_port()
     app, done = App(f"http://127.0.0.1:{port}"), threading.Event()

@@ -49,6 +49,7 @@ TABLE: Final[typing.Mapping[str, Row]] = {
     ),
     "top": Row("operations.top", "top", "Show a running server live: rates, topics, queues, lags, slow calls."),
     "compact": Row("operations.compact", "compact", "Free disk space now that retention, deletes and acks have left."),
+    "promote": Row("operations.promote", "promote", "Make a standby the primary now."),
     "bench": Row("bench", "bench", "Measure a server with a quick load on a topic of its own."),
     "backup": Row("backup", "backup", "Copy a running server into one file, at one point in time, checked."),
     "restore": Row("backup", "restore", "Make a data directory from a backup, and verify it."),

@@ -120,7 +120,10 @@ def _flag(name: str, option: Any) -> inspect.Parameter:
 
 
 def _url_flag() -> inspect.Parameter:
-    shown = f"The server, {URL_DEFAULT} if not given; {PORT_VARIABLE} sets another port."
+    shown = (
+        f"The server, {URL_DEFAULT} if not given; {PORT_VARIABLE} sets another port. "
+        "Several, separated by commas: the primary and its standbys."
+    )
     return _flag("url", typer.Option(None, "--url", envvar=URL_VARIABLE, metavar="URL", help=shown))
 
 

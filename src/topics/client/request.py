@@ -13,7 +13,7 @@ import msgspec
 
 from topics.client.errors import InvalidRequest
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
-from topics.client.tls import NO_FILES, TlsFiles
+from topics.client.tls.files import NO_FILES, TlsFiles
 from topics.model import encoding
 from topics.model.setting_types import service_link_hint
 
@@ -26,6 +26,8 @@ JSON: Final = {"Content-Type": "application/json"}
 
 # A list is a field that is repeated.
 QueryValue = str | int | bool | Sequence[str] | None
+# One server, or several as a list or separated by commas: the primary and those that may take over from it.
+Urls = str | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class Request(Generic[T]):
     wait_ms: int = 0
     # sent with a token of the consumer groups instead of the key
     by_token: bool = False
+    # sent to this server, whatever its role; None: to the primary
+    at: str | None = None
 
 
 class PageReply(Protocol):
@@ -53,7 +57,7 @@ class PageReply(Protocol):
 class Options:
     """The settings of a client; those not given come from the environment."""
 
-    url: str
+    urls: tuple[str, ...]
     key: str | None
     node: str | None
     timeout_s: float
@@ -64,15 +68,28 @@ class Options:
     tracing: bool = False
 
     @classmethod
-    def resolve(cls, url: str | None, key: str | None, **rest: Any) -> Options:
-        url = url or os.environ.get("TOPICS_URL") or _url_here()
-        if "://" not in url:
-            url = f"http://{url}"
-        if not re.match(r"https?://[^/]", url):
-            message = f"{url!r} is not a URL like http://host:port; give one, or set TOPICS_URL"
-            raise InvalidRequest(message, field="url")
-        url = url.rstrip("/")
-        return cls(url=url, key=(os.environ.get("TOPICS_API_KEY") if key is None else key) or None, **rest)
+    def resolve(cls, url: Urls | None, key: str | None, **rest: Any) -> Options:
+        urls = urls_of(url) or urls_of(os.environ.get("TOPICS_URL")) or (_url_here(),)
+        return cls(urls=urls, key=(os.environ.get("TOPICS_API_KEY") if key is None else key) or None, **rest)
+
+    @property
+    def url(self) -> str:
+        """All of them, as another client takes them."""
+        return ",".join(self.urls)
+
+
+def urls_of(given: Urls | None) -> tuple[str, ...]:
+    """The servers that are named, each once."""
+    listed = given if isinstance(given, str) else ",".join(given or ())
+    return tuple(dict.fromkeys(_url(each.strip()) for each in listed.split(",") if each.strip()))
+
+
+def _url(text: str) -> str:
+    url = text if "://" in text else f"http://{text}"
+    if not re.match(r"https?://[^/]", url):
+        message = f"{url!r} is not a URL like http://host:port; give one, or set TOPICS_URL"
+        raise InvalidRequest(message, field="url")
+    return url.rstrip("/")
 
 
 def traces(given: bool | None) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from topics.client.errors import (
     BadAnswer,
     ConnectionFailed,
+    NotPrimary,
     NotReady,
     NotReplicated,
     ShuttingDown,
@@ -15,12 +16,13 @@ from topics.client.errors import (
     Timeout,
     TopicsError,
 )
+from topics.client.servers import GATEWAY_STATUSES, leads_elsewhere
 
 RETRIES_MAX = 50
 RETRY_S_MAX = 60.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 2.0
-# Proxies reply with these when their server is down or slow: the request may have been executed.
-GATEWAY_STATUSES = (502, 503, 504)
+# With several servers: one that takes over is found this soon.
+ROUND_S_MAX = 1.0
 
 NO_TLS = "check its certificate (TOPICS_CA_FILE names an authority of your own); a server without TLS is reached with http://"
 
@@ -39,10 +41,12 @@ def is_tls_refusal(error: BaseException | None) -> bool:
 class Retrying:
     """The attempts at one request. `unsent` failures changed nothing; others are retried only if that is `safe`.
 
-    A pause that would end after the deadline is not started: the error is raised at once.
+    A pause that would end after the deadline is not started: the error is raised at once. With `others`, the servers
+    are tried in rounds: a failure that another server may not share is retried there at once, and a pause follows when
+    all of them have failed. `retries_max` then counts rounds.
     """
 
-    __slots__ = ("_deadline_s", "_left", "_pause_s", "_spread", "safe", "warned")
+    __slots__ = ("_at_once", "_deadline_s", "_left", "_others", "_pause_s", "_spread", "paused_s", "safe", "warned")
 
     def __init__(
         self,
@@ -51,32 +55,47 @@ class Retrying:
         now_s: float,
         retries_max: int = RETRIES_MAX,
         retry_s_max: float = RETRY_S_MAX,
+        others: int = 0,
         spread: Callable[[], float] = random.random,
     ) -> None:
         self.safe = safe
         # The reason for waiting has been logged.
         self.warned = False
+        # the sum of all pauses
+        self.paused_s = 0.0
         self._left = retries_max
+        self._others = self._at_once = others
         self._deadline_s = now_s + retry_s_max
         self._pause_s = PAUSE_S_MIN
         self._spread = spread
 
     def pause_s(self, error: TopicsError, now_s: float, *, unsent: bool = False) -> float | None:
         """How long to wait before the next attempt; None: give up."""
-        if self._left <= 0 or not self._may_repeat(error, unsent):
+        if not self._may_repeat(error, unsent):
+            return None
+        elsewhere = self._others > 0 and leads_elsewhere(error)
+        if elsewhere and self._at_once:
+            self._at_once -= 1
+            return 0.0 if now_s <= self._deadline_s else None
+        if self._left <= 0:
             return None
         self._left -= 1
-        backoff_s = self._pause_s * (0.5 + self._spread() / 2)
-        self._pause_s = min(PAUSE_S_MAX, self._pause_s * 2)
-        pause_s = backoff_s
-        if error.retry_after_s is not None:
+        self._at_once = self._others
+        pause_s = self._backoff_s(ROUND_S_MAX if elsewhere else PAUSE_S_MAX)
+        if error.retry_after_s is not None and not elsewhere:
             # Later than requested, never earlier, and not all clients at the same moment.
-            pause_s = error.retry_after_s + backoff_s
+            pause_s += error.retry_after_s
+        self.paused_s += pause_s
         return pause_s if now_s + pause_s <= self._deadline_s else None
+
+    def _backoff_s(self, limit_s: float) -> float:
+        backoff_s = min(limit_s, self._pause_s) * (0.5 + self._spread() / 2)
+        self._pause_s = min(PAUSE_S_MAX, self._pause_s * 2)
+        return backoff_s
 
     def _may_repeat(self, error: TopicsError, unsent: bool) -> bool:
         match error:
-            case Throttled() | NotReady() | ShuttingDown():
+            case Throttled() | NotPrimary() | NotReady() | ShuttingDown():
                 return True
             case NotReplicated(detail={"written": False}):
                 return True

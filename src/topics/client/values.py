@@ -506,12 +506,22 @@ class Health(msgspec.Struct, kw_only=True):
     # compiled or pure; empty from a server that does not say
     variant: str = ""
     uptime_ms: int
+    # primary or standby
+    role: str = "primary"
 
 
 class Readiness(msgspec.Struct, kw_only=True):
     status: str
     wal_replay_complete: bool
     topics: int
+    role: str = "primary"
+
+
+class Promoted(msgspec.Struct, kw_only=True):
+    """The server that was asked is primary, in this term."""
+
+    role: str
+    term: int
 
 
 class TopicPage(msgspec.Struct):

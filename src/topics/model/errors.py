@@ -272,6 +272,12 @@ class StorageFull(TopicsError):
     code = "storage_full"
 
 
+class NotPrimary(TopicsError):
+    """Another server is primary; `detail["primary"]` is its URL, if that is known. Nothing was changed."""
+
+    code = "not_primary"
+
+
 class NotReplicated(TopicsError):
     """The bucket did not take a `replicated` write in time; `detail["written"]`: it may still become visible."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from topics.client import AsyncClient
+from topics.client.request import Urls
 from topics.model.clock import SystemClock
 from topics.workers.crons import Cron, put_crons
 from topics.workers.health import AppHealth, HealthServer, address_of
@@ -38,7 +39,7 @@ class App:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: Urls | None = None,
         key: str | None = None,
         *,
         node: str | None = None,

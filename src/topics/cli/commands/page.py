@@ -15,9 +15,10 @@ INTRODUCTION = """\
 
 `topics COMMAND --help` shows the same in a terminal.
 
-- **Server**: `--url`, or `TOPICS_URL`, or the one on this machine at `TOPICS_PORT` (4000 if that is not set). The
-  key is `--key` or better `TOPICS_API_KEY`: every user of a machine can read the arguments of its processes. The
-  `group` commands take `--token` (`TOPICS_TOKEN`), or `--user` with `TOPICS_PASSWORD`.
+- **Server**: `--url`, or `TOPICS_URL`, or the one on this machine at `TOPICS_PORT` (4000 if that is not set). Several,
+  separated by commas, are a primary and its standbys; commands go to the one that is primary. The key is `--key` or
+  better `TOPICS_API_KEY`: every user of a machine can read the arguments of its processes. The `group` commands take
+  `--token` (`TOPICS_TOKEN`), or `--user` with `TOPICS_PASSWORD`.
 - **Output**: data goes to standard output, as NDJSON (one JSON value per line) or as text; everything else goes
   to standard error. Long work shows a bar on a terminal, and a line every few seconds elsewhere.
 - **Errors** are one line on standard error, with a way out.

@@ -26,16 +26,23 @@ Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help=
 @app.command("status")
 @takes_client
 def status(client: Client, output: Output = "text") -> None:
-    """Print what needs attention, the gravest first. Exit code 1 if there is anything but notices."""
+    """Print the role of each server, and what needs attention, the gravest first.
+
+    Exit code 1 if there is anything but notices, or if a server does not reply.
+    """
+    roles = client.roles()
+    if output == "text" and (len(roles) > 1 or "standby" in roles.values()):
+        # Before the rest, which there is only if one of them is primary.
+        print_table(("server", "role"), [[url, role or "no reply"] for url, role in roles.items()])
     found = client.overview()
     if output == "json":
-        print_json(found)
+        print_json({**found, "roles": roles})
     else:
         counts = ("topics", "records", "ready", "in_flight", "delayed", "dead", "live_readers")
         print_table(counts, [[found[name] for name in counts]])
         for finding in found["attention"]:
             print(f"{finding['severity']}: {finding['text']}")
-    calm = all(finding["severity"] == "notice" for finding in found["attention"])
+    calm = None not in roles.values() and all(finding["severity"] == "notice" for finding in found["attention"])
     raise typer.Exit(FINE if calm else NOT_SO)
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from topics.client.aio.wire.backup import AsyncBackup
 from topics.client.aio.wire.transport import AsyncTransport
-from topics.client.request import Request, topic_path, with_query
-from topics.client.values import Health, Readiness
+from topics.client.errors import InvalidRequest, TopicsError
+from topics.client.request import Request, body_of, topic_path, with_query
+from topics.client.values import Health, Promoted, Readiness
 
 _health = msgspec.json.Decoder(Health)
 _ready = msgspec.json.Decoder(Readiness)
+_promoted = msgspec.json.Decoder(Promoted)
 _anything = msgspec.json.Decoder()
+_HEALTH = Request(method="GET", path="/v0/health", decoder=_health, safe=True)
 COMPACT_WAIT_MS = 600_000
+# The rest of the log is read from the bucket first.
+PROMOTE_WAIT_MS = 60_000
 
 
 class AsyncAdmin:
@@ -22,11 +28,36 @@ class AsyncAdmin:
 
     async def health(self) -> Health:
         """Whether the process replies, and its version."""
-        return await self._transport.call(Request(method="GET", path="/v0/health", decoder=_health, safe=True))
+        return await self._transport.call(_HEALTH)
 
     async def ready(self) -> Readiness:
         """Whether it accepts requests; waits (within the limits of a retry) while it does not yet."""
         return await self._transport.call(Request(method="GET", path="/v0/ready", decoder=_ready, safe=True))
+
+    async def roles(self) -> dict[str, str | None]:
+        """The role of each of the given servers, `primary` or `standby`, by URL; None: it does not reply."""
+        roles: dict[str, str | None] = {}
+        for url in self._transport.options.urls:
+            try:
+                roles[url] = (await self._transport.attempt(replace(_HEALTH, at=url))).role
+            except TopicsError:
+                roles[url] = None
+        return roles
+
+    async def promote(self, *, force: bool = False) -> Promoted:
+        """Make the standby the primary, at once. Of several servers given, it is the one that is a standby.
+
+        It is refused while the primary renews its lease; `force` takes over nevertheless, and the old primary becomes
+        a standby when it notices.
+        """
+        transport = self._transport
+        url = transport.options.url if transport.servers.others == 0 else _only_standby(await self.roles())
+        body = body_of(force=force or None)
+        promoted = await transport.attempt(
+            Request(method="POST", path="/v0/promote", decoder=_promoted, body=body, wait_ms=PROMOTE_WAIT_MS, at=url)
+        )
+        transport.servers.current = url
+        return promoted
 
     async def metrics(self) -> str:
         """Counters and gauges as Prometheus text."""
@@ -72,3 +103,11 @@ class AsyncAdmin:
     def backup(self) -> AsyncBackup:
         """A consistent copy of the running server as pieces of a tar file: enter it, then iterate."""
         return AsyncBackup(self._transport)
+
+
+def _only_standby(roles: dict[str, str | None]) -> str:
+    standbys = [url for url, role in roles.items() if role == "standby"]
+    if len(standbys) == 1:
+        return standbys[0]
+    shown = ", ".join(f"{url} is {role}" if role else f"{url} does not reply" for url, role in roles.items())
+    raise InvalidRequest(f"give the URL of the one standby that is to take over: {shown}", field="url")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
@@ -27,7 +26,6 @@ from topics.client.retrying import Retrying
 from topics.client.sse import EventParser
 
 SLACK_S = 5.0
-ATTEMPTS_MAX = 1_000_000
 
 
 class AsyncWatch:
@@ -163,10 +161,7 @@ class AsyncWatch:
         await self._lose()
         if self._closed:
             return
-        if self._retrying is None:
-            self._retrying = Retrying(
-                safe=True, now_s=time.monotonic(), retries_max=ATTEMPTS_MAX, retry_s_max=self._reconnect_s_max
-            )
+        self._retrying = self._retrying or self._transport.reconnecting(self._reconnect_s_max)
         if isinstance(error, NotFound) and self._stream_url is not None:
             self._stream_url = None
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -54,9 +53,7 @@ class AsyncWork:
                 await self._lose()
                 if self._closed:
                     break
-                self._retrying = self._retrying or Retrying(
-                    safe=True, now_s=time.monotonic(), retries_max=1_000_000, retry_s_max=self._reconnect_s_max
-                )
+                self._retrying = self._retrying or self._transport.reconnecting(self._reconnect_s_max)
                 await self._transport.pause(self._retrying, error)
         raise StopAsyncIteration
 

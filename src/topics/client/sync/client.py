@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from topics.client.request import TIMEOUT_S_DEFAULT, Options, traces
+from topics.client.request import TIMEOUT_S_DEFAULT, Options, Urls, traces
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
 from topics.client.sync.admin import Admin
 from topics.client.sync.groups import Groups
@@ -22,7 +22,7 @@ from topics.client.sync.transactions import Transactions
 from topics.client.sync.webhooks import Webhooks
 from topics.client.sync.wire.streaming import Streaming
 from topics.client.sync.wire.transport import Transport
-from topics.client.tls import TlsFiles
+from topics.client.tls.files import TlsFiles
 from topics.client.tokens import Tokens
 from topics.client.values import JobGroup
 
@@ -43,13 +43,15 @@ class Client(
     Webhooks,
     Admin,
 ):
-    """A client of one server, over HTTP.
+    """A client of one server, over HTTP, or of several of which one is primary.
 
-    `url` defaults to TOPICS_URL, or to the server on this machine at TOPICS_PORT (4000); `key` defaults to
-    TOPICS_API_KEY. `node` is the origin of records and claims unless a call names another. `user` and `password`, or a
-    `token`, are for the consumer groups. A request fails after `timeout_s` without a reply, and is retried where that
-    is safe: at most `retries_max` times, and not after `retry_s_max` in total. Keep that below the idempotency window
-    of the topics (120 s unless configured). For https, `ca_file` (TOPICS_CA_FILE) names the authorities to trust
+    `url` defaults to TOPICS_URL, or to the server on this machine at TOPICS_PORT (4000). Several, as a list or
+    separated by commas, are the primary and its standbys, in any order: all requests go to the primary, whichever it
+    is at the time. `key` defaults to TOPICS_API_KEY, and is sent to no other server than these. `node` is the origin
+    of records and claims unless a call names another. `user` and `password`, or a `token`, are for the consumer groups.
+    A request fails after `timeout_s` without a reply, and is retried where that is safe: at most `retries_max` times,
+    and not after `retry_s_max` in total. Keep that below the idempotency window of the topics (120 s unless
+    configured). For https, `ca_file` (TOPICS_CA_FILE) names the authorities to trust
     instead of the system's, and `client_cert` (TOPICS_CLIENT_CERT, TOPICS_CLIENT_KEY) a file, or a certificate and its
     key, for servers that ask for one. `tracing` (TOPICS_TRACING) makes spans of OpenTelemetry.
     `transport` replaces the network; it does not support WebSockets.
@@ -57,7 +59,7 @@ class Client(
 
     def __init__(
         self,
-        url: str | None = None,
+        url: Urls | None = None,
         key: str | None = None,
         *,
         node: str | None = None,
@@ -86,6 +88,7 @@ class Client(
 
     @property
     def url(self) -> str:
+        """The servers that were given, separated by commas."""
         return self._transport.options.url
 
     @property

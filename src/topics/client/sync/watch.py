@@ -3,7 +3,6 @@
 # Made by tools/sync_half.py from aio/watch.py: change that one.
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -28,7 +27,6 @@ from topics.client.sse import EventParser
 from topics.client.sync.wire.transport import Stream, Transport
 
 SLACK_S = 5.0
-ATTEMPTS_MAX = 1_000_000
 
 
 class Watch:
@@ -164,10 +162,7 @@ class Watch:
         self._lose()
         if self._closed:
             return
-        if self._retrying is None:
-            self._retrying = Retrying(
-                safe=True, now_s=time.monotonic(), retries_max=ATTEMPTS_MAX, retry_s_max=self._reconnect_s_max
-            )
+        self._retrying = self._retrying or self._transport.reconnecting(self._reconnect_s_max)
         if isinstance(error, NotFound) and self._stream_url is not None:
             self._stream_url = None
             return

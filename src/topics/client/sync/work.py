@@ -3,7 +3,6 @@
 # Made by tools/sync_half.py from aio/work.py: change that one.
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -55,9 +54,7 @@ class Work:
                 self._lose()
                 if self._closed:
                     break
-                self._retrying = self._retrying or Retrying(
-                    safe=True, now_s=time.monotonic(), retries_max=1_000_000, retry_s_max=self._reconnect_s_max
-                )
+                self._retrying = self._retrying or self._transport.reconnecting(self._reconnect_s_max)
                 self._transport.pause(self._retrying, error)
         raise StopIteration
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from topics.cli.failure import CommandFailed
 from topics.client.errors import Forbidden, Unauthorized
+from topics.client.request import urls_of
 
 if TYPE_CHECKING:
     from topics.client import Client
@@ -51,7 +52,9 @@ def home(client: Client) -> Path:
 
 
 def _in_data_dir(client: Client) -> Path | None:
-    if urlsplit(client.url).hostname not in LOOPBACK:
+    """None for several servers as well: a server that takes over has another directory."""
+    url, *others = urls_of(client.url)
+    if others or urlsplit(url).hostname not in LOOPBACK:
         return None
     try:
         data_dir = Path(client.server(log_lines=0)["data_dir"])
@@ -61,5 +64,7 @@ def _in_data_dir(client: Client) -> Path | None:
 
 
 def _of_user(url: str) -> Path:
+    """Named after the first server that is given."""
     states = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(states, "topics", "pipelines", urlsplit(url).netloc.rpartition("@")[2].replace(":", "-"))
+    server = urlsplit(urls_of(url)[0]).netloc.rpartition("@")[2]
+    return Path(states, "topics", "pipelines", server.replace(":", "-"))

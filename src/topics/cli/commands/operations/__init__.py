@@ -1,1 +1,1 @@
-"""Commands for operators of a server: doctor, top, compact."""
+"""Commands for operators of a server: doctor, top, compact, promote."""

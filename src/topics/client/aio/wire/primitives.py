@@ -24,24 +24,21 @@ async def sleep(seconds: float) -> None:
 
 
 def open_http(
-    base_url: str,
     timeout: httpx2.Timeout,
     limits: httpx2.Limits,
     transport: httpx2.AsyncBaseTransport | None,
-    tls: ssl.SSLContext | None,
+    verify: ssl.SSLContext | bool,
 ) -> httpx2.AsyncClient:
     import httpx2
 
     headers = {"Accept-Encoding": "identity"}
     return httpx2.AsyncClient(
-        base_url=base_url,
         timeout=timeout,
         limits=limits,
         headers=headers,
         transport=transport,
         trust_env=False,
-        # Making a TLS context takes longer than many requests; redirects are not followed, so plain stays plain.
-        verify=tls or base_url.startswith("https:"),
+        verify=verify,
         follow_redirects=False,
     )
 

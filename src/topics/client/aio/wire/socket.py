@@ -19,7 +19,7 @@ from topics.client.aio.wire import primitives
 from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.answers import failure_of, log_warnings
 from topics.client.commands import ReplyFrame, command, error_in, frame_of, publish_command
-from topics.client.errors import BadAnswer, Closed, ConnectionFailed, Timeout, TopicNotFound, TopicsError
+from topics.client.errors import BadAnswer, Closed, ConnectionFailed, NotPrimary, Timeout, TopicNotFound, TopicsError
 from topics.client.live import LiveEvent, Starts, TopicDeleted, Watched, event_of, position_after, starts_of
 from topics.client.retrying import Retrying, is_tls_refusal
 from topics.client.values import Appended, JobGroup, Outgoing, Outgoings
@@ -29,15 +29,14 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 INBOX_EVENTS_MAX = 10_000
-ATTEMPTS_MAX = 1_000_000
 _appended = msgspec.json.Decoder(Appended)
 
 
 class AsyncSocket:
     """`publish` and `subscribe`, then iterate to get events. Several tasks may use it at once.
 
-    A lost connection is reopened: subscriptions continue after the last event that was returned, and publishes without
-    a reply are sent again under the same idempotency key.
+    A lost connection is reopened, at the server that is primary then: subscriptions continue after the last event that
+    was returned, and publishes without a reply are sent again under the same idempotency key.
     """
 
     def __init__(self, transport: AsyncTransport, reconnect_s_max: float) -> None:
@@ -47,7 +46,10 @@ class AsyncSocket:
         self._numbers = count(1)
         # per connection
         self._socket: WebSocket | None = None
+        self._url = ""
         self.connections = 0
+        # since a server replied that it is not the primary
+        self._seeking: Retrying | None = None
         # across connections: commands without a reply, replies, events, and the positions of subscriptions
         self._pending: dict[str, str] = {}
         self._answers: dict[str, tuple[ReplyFrame, str | bytes] | TopicsError] = {}
@@ -237,9 +239,12 @@ class AsyncSocket:
         try:
             if self._socket is not None:
                 self._file(await primitives.receive(self._socket, seconds))
+                self._seeking = None
                 return
         except TimeoutError:
             return
+        except NotPrimary as error:
+            lost = self._transport.servers.failed(self._url, error)
         except (websockets.ConnectionClosed, OSError) as error:
             lost = ConnectionFailed(f"the WebSocket broke: {error}")
         await self._lose()
@@ -249,8 +254,11 @@ class AsyncSocket:
     def _file(self, message: str | bytes) -> None:
         frame = frame_of(message)
         if frame.request_id is not None:
+            error = error_in(frame) if frame.op == "error" else None
+            if isinstance(error, NotPrimary) and self._transport.servers.others:
+                raise error
             if frame.request_id in self._pending:
-                self._answers[frame.request_id] = error_in(frame) if frame.op == "error" else (frame, message)
+                self._answers[frame.request_id] = error or (frame, message)
             if frame.op == "subscribed" and isinstance(frame.topics, dict):
                 request = self._asked.get(frame.request_id, {})
                 for name, topic in frame.topics.items():
@@ -292,16 +300,20 @@ class AsyncSocket:
         """Connect: at once the first time, after a pause if that failed or a connection was lost."""
         import websockets
 
-        url = self._transport.options.url
-        retrying = Retrying(
-            safe=True, now_s=time.monotonic(), retries_max=ATTEMPTS_MAX, retry_s_max=self._reconnect_s_max
-        )
+        servers = self._transport.servers
+        retrying = self._transport.reconnecting(self._reconnect_s_max)
+        if isinstance(error, NotPrimary):
+            # It accepts connections, so that one has been opened says nothing.
+            retrying = self._seeking = self._seeking or retrying
         while not self._closed:
             if error is not None:
                 await self._transport.pause(retrying, error)
+            url = self._url = servers.current
             try:
-                await self._connect()
+                await self._connect(url)
                 return
+            except NotPrimary as refused:
+                error = refused
             except websockets.InvalidStatus as refused:
                 answer = refused.response
                 headers = {name.lower(): value for name, value in answer.headers.raw_items()}
@@ -309,15 +321,32 @@ class AsyncSocket:
             except (OSError, websockets.WebSocketException) as failed:
                 detail = {"unsent": True, "tls": True} if is_tls_refusal(failed) else {"unsent": True}
                 error = ConnectionFailed(f"cannot open a WebSocket to {url}: {failed}", detail=detail)
+            servers.failed(url, error)
 
-    async def _connect(self) -> None:
+    async def _connect(self, url: str) -> None:
         """Open, subscribe again, and send commands that have no reply yet."""
         options = self._transport.options
         headers = {} if options.key is None else {"Authorization": f"Bearer {options.key}"}
-        url = "ws" + options.url.removeprefix("http") + "/v0/ws"
+        address = "ws" + url.removeprefix("http") + "/v0/ws"
         tls = options.tls.context()
-        socket = await primitives.open_socket(url, headers, options.timeout_s, MESSAGE_BYTES_MAX, tls)
+        socket = await primitives.open_socket(address, headers, options.timeout_s, MESSAGE_BYTES_MAX, tls)
+        assert socket.response is not None, "it is open"
+        if (failure := self._transport.servers.judged(url, socket.response.headers, None)) is not None:
+            await socket.close()
+            raise failure
         self.connections += 1
+        try:
+            await self._subscribe_again(socket)
+        except TopicsError:
+            await socket.close()
+            raise
+        async with self._sending:
+            self._sent.clear()
+            self._socket = socket
+        for request_id, text in list(self._pending.items()):
+            await self._send(request_id, text)
+
+    async def _subscribe_again(self, socket: WebSocket) -> None:
         for name, request in list(self._wishes.items()):
             request_id = self._next_id()
             starts = {name: {"from_seq": self._arrived[name]}}
@@ -326,11 +355,6 @@ class AsyncSocket:
             if not (isinstance(frame.topics, dict) and name in frame.topics):
                 self._forget(name)
                 self._inbox.append(TopicDeleted(topic=name))
-        async with self._sending:
-            self._sent.clear()
-            self._socket = socket
-        for request_id, text in list(self._pending.items()):
-            await self._send(request_id, text)
 
     async def _answer_on(self, socket: WebSocket, request_id: str) -> ReplyFrame:
         """The reply to a subscription on a new connection; events of others may come before it."""

@@ -27,24 +27,21 @@ def sleep(seconds: float) -> None:
 
 
 def open_http(
-    base_url: str,
     timeout: httpx2.Timeout,
     limits: httpx2.Limits,
     transport: httpx2.BaseTransport | None,
-    tls: ssl.SSLContext | None,
+    verify: ssl.SSLContext | bool,
 ) -> httpx2.Client:
     import httpx2
 
     headers = {"Accept-Encoding": "identity"}
     return httpx2.Client(
-        base_url=base_url,
         timeout=timeout,
         limits=limits,
         headers=headers,
         transport=transport,
         trust_env=False,
-        # Making a TLS context takes longer than many a request; redirects are not followed, so plain stays plain.
-        verify=tls or base_url.startswith("https:"),
+        verify=verify,
         follow_redirects=False,
     )
 
@@ -65,7 +62,7 @@ def open_socket(
 
     secured: ssl.SSLContext | None = None
     if url.startswith("wss:"):
-        from topics.client.locked_socket import with_locked_sockets
+        from topics.client.tls.locked_socket import with_locked_sockets
 
         secured = with_locked_sockets(tls)
     # Entered by hand: it is closed wherever the reading ends, which no block could span.

@@ -1,4 +1,4 @@
-"""One server, over kept-alive connections: requests with retries, and replies that are read as they arrive."""
+"""A server and its standbys, over kept-alive connections: requests with retries, replies read as they arrive."""
 
 # Made by tools/sync_half.py from aio/wire/transport.py: change that one.
 from __future__ import annotations
@@ -10,9 +10,19 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from topics.client.answers import failure_of, value_of
-from topics.client.errors import WAY_OUT, Closed, ConnectionFailed, InvalidRequest, Timeout, TopicsError, Unauthorized
+from topics.client.errors import (
+    WAY_OUT,
+    Closed,
+    ConnectionFailed,
+    InvalidRequest,
+    NotPrimary,
+    Timeout,
+    TopicsError,
+    Unauthorized,
+)
 from topics.client.request import JSON, Options, PageReply, QueryValue, Request, with_query
 from topics.client.retrying import NO_TLS, Retrying, is_tls_refusal
+from topics.client.servers import Servers
 from topics.client.sync.wire import primitives
 from topics.client.tokens import Tokens
 from topics.model.tracing import TRACEPARENT, Tracer
@@ -23,9 +33,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = TypeVar("P", bound=PageReply)
+# A stream that breaks is reopened as long as its time lasts.
+ATTEMPTS_MAX = 1_000_000
 CONNECT_S_MAX = 10.0
-# Shorter pauses are usually a restart, which need not be logged.
-TELL_FROM_S = 1.0
+# With several servers: a machine that is gone does not answer, and another one may.
+CONNECT_ONE_OF_SEVERAL_S_MAX = 3.0
+# Shorter absences are usually a restart, which need not be logged.
+TELL_AFTER_S = 1.0
 _log = logging.getLogger("topics.client")
 
 
@@ -38,17 +52,22 @@ class Transport:
         if http_log.level == logging.NOTSET:
             http_log.setLevel(logging.WARNING)
         self.options = options
+        self.servers = Servers(options.urls)
         self.tokens = tokens
         self.closed = False
         self.tracer = Tracer("client") if options.tracing else None
         # Requests do not go over the network.
         self.plugged = transport is not None
         limits = httpx2.Limits(max_connections=options.connections_max, max_keepalive_connections=20)
-        tls = options.tls.context() if options.url.startswith("https:") else None
-        try:
-            self._http = primitives.open_http(options.url, self._timeout(0), limits, transport, tls)
-        except httpx2.InvalidURL as error:
-            raise InvalidRequest(f"{options.url!r} is not a URL: {error}", field="url") from None
+        secure = any(url.startswith("https:") for url in options.urls)
+        # Making a TLS context takes longer than many requests; redirects are not followed, so plain stays plain.
+        verify = (options.tls.context() or True) if secure else False
+        for url in options.urls:
+            try:
+                httpx2.URL(url)
+            except httpx2.InvalidURL as error:
+                raise InvalidRequest(f"{url!r} is not a URL: {error}", field="url") from None
+        self._http = primitives.open_http(self._timeout(0), limits, transport, verify)
         # These errors have certainly changed nothing.
         self._unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
         self._timeouts = httpx2.TimeoutException
@@ -73,7 +92,7 @@ class Transport:
         renewed = False
         while True:
             try:
-                return self._attempt(request)
+                return self.attempt(request)
             except Unauthorized as error:
                 if renewed or not request.by_token or not self.tokens.renewable:
                     raise
@@ -98,9 +117,19 @@ class Transport:
                 return
 
     def retrying(self, *, safe: bool) -> Retrying:
-        options = self.options
+        return self._retrying(safe, self.options.retries_max, self.options.retry_s_max)
+
+    def reconnecting(self, reconnect_s_max: float) -> Retrying:
+        """The attempts to go on with a stream, which has no limit but time."""
+        return self._retrying(True, ATTEMPTS_MAX, reconnect_s_max)
+
+    def _retrying(self, safe: bool, retries_max: int, retry_s_max: float) -> Retrying:
         return Retrying(
-            safe=safe, now_s=time.monotonic(), retries_max=options.retries_max, retry_s_max=options.retry_s_max
+            safe=safe,
+            now_s=time.monotonic(),
+            retries_max=retries_max,
+            retry_s_max=retry_s_max,
+            others=self.servers.others,
         )
 
     def pause(self, retrying: Retrying, error: TopicsError) -> None:
@@ -108,26 +137,35 @@ class Transport:
         pause_s = retrying.pause_s(error, time.monotonic(), unsent=bool(error.detail.get("unsent")))
         if pause_s is None or self.closed:
             raise error
-        if pause_s >= TELL_FROM_S and not retrying.warned and isinstance(error, ConnectionFailed):
+        away = isinstance(error, ConnectionFailed | NotPrimary)
+        if away and retrying.paused_s >= TELL_AFTER_S and not retrying.warned:
             retrying.warned = True
             said = error.message.removesuffix(f"; {WAY_OUT}")
+            if isinstance(error, NotPrimary):
+                said = f"no primary at {self.options.url} yet: {said}"
             _log.warning("%s; trying again for up to %g s", said, self.options.retry_s_max)
         primitives.sleep(pause_s)
 
-    def _attempt(self, request: Request[T]) -> T:
+    def attempt(self, request: Request[T]) -> T:
+        """Send once."""
         if request.by_token and self.tokens.access is None and self.tokens.renewable:
             self.renew(None)
-        where = f"{request.method} {self.options.url}{request.path}"
-        response = self._send(self._built(request), where)
+        url = request.at or self.servers.current
+        where = f"{request.method} {url}{request.path}"
+        response = self._send(self._built(url, request), url, where)
         try:
             body = response.read()
         except self._failures as error:
-            raise self._lost(error, where) from error
-        if response.status_code >= 300:
-            raise failure_of(response.status_code, response.headers, body, where)
-        return value_of(request.decoder, response.status_code, response.headers.get("content-type", ""), body, where)
+            raise self.lost(error, url, where) from error
+        status, headers = response.status_code, response.headers
+        failure = failure_of(status, headers, body, where) if status >= 300 else None
+        if request.at is None:
+            failure = self.servers.judged(url, headers, failure)
+        if failure is not None:
+            raise failure
+        return value_of(request.decoder, status, headers.get("content-type", ""), body, where)
 
-    def _built(self, request: Request[T]) -> httpx2.Request:
+    def _built(self, url: str, request: Request[T]) -> httpx2.Request:
         headers = dict(JSON) if request.body is not None else {}
         bearer = self.tokens.access if request.by_token else self.options.key
         if bearer is not None:
@@ -137,32 +175,36 @@ class Transport:
             headers[TRACEPARENT] = traceparent
         timeout = self._timeout(request.wait_ms / 1000)
         return self._http.build_request(
-            request.method, request.path, content=request.body, headers=headers, timeout=timeout
+            request.method, url + request.path, content=request.body, headers=headers, timeout=timeout
         )
 
     def _timeout(self, longer_s: float) -> httpx2.Timeout:
         import httpx2
 
         seconds = self.options.timeout_s
-        return httpx2.Timeout(seconds, connect=min(seconds, CONNECT_S_MAX), read=seconds + longer_s)
+        connect_s_max = CONNECT_ONE_OF_SEVERAL_S_MAX if self.servers.others else CONNECT_S_MAX
+        return httpx2.Timeout(seconds, connect=min(seconds, connect_s_max), read=seconds + longer_s)
 
-    def _send(self, built: httpx2.Request, where: str) -> httpx2.Response:
+    def _send(self, built: httpx2.Request, url: str, where: str) -> httpx2.Response:
         if self.closed:
             raise Closed("this client was closed")
         try:
             return self._http.send(built, stream=True)
         except self._failures as error:
-            raise self._lost(error, where) from error
+            raise self.lost(error, url, where) from error
 
-    def _lost(self, error: Exception, where: str) -> TopicsError:
+    def lost(self, error: Exception, url: str, where: str) -> TopicsError:
         """The exception for a failed connection."""
+        return self.servers.failed(url, self._connection_failure(error, url, where))
+
+    def _connection_failure(self, error: Exception, url: str, where: str) -> TopicsError:
         unsent = isinstance(error, self._unsent)
         reason = str(error) or type(error).__name__
         detail = {"reason": reason, "unsent": unsent}
         if isinstance(error, self._timeouts) and not unsent:
             return Timeout(f"{where}: no reply within {self.options.timeout_s:g} s", detail=detail)
         if unsent:
-            message = f"cannot reach {self.options.url}: {reason}"
+            message = f"cannot reach {url}: {reason}"
             if is_tls_refusal(error):
                 return ConnectionFailed(f"{message}; {NO_TLS}", detail={**detail, "tls": True})
             return ConnectionFailed(f"{message}; {WAY_OUT}", detail=detail)
@@ -203,47 +245,52 @@ class Transport:
         by_token: bool = False,
     ) -> Stream:
         """A reply that is read piece by piece; it fails after `read_s` of silence."""
-        where = f"GET {self.options.url}{path}"
+        url = self.servers.current
+        where = f"GET {url}{path}"
         sent = {"Accept": accept, **(headers or {})}
         bearer = self.tokens.access if by_token else self.options.key
         if bearer is not None:
             sent["Authorization"] = f"Bearer {bearer}"
         timeout = self._timeout(max(0.0, (read_s or 0.0) - self.options.timeout_s))
-        response = self._send(self._http.build_request("GET", path, headers=sent, timeout=timeout), where)
-        stream = Stream(response, self, where)
-        if response.status_code >= 300:
-            raise stream.failure()
+        built = self._http.build_request("GET", url + path, headers=sent, timeout=timeout)
+        response = self._send(built, url, where)
+        stream = Stream(response, self, url, where)
+        if (failure := stream.failure()) is not None:
+            raise failure
         return stream
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
         return self._failures
 
-    def lost(self, error: Exception, where: str) -> TopicsError:
-        return self._lost(error, where)
-
 
 class Stream:
     """The pieces of one reply, in order; an early end is an exception."""
 
-    def __init__(self, response: httpx2.Response, transport: Transport, where: str) -> None:
+    def __init__(self, response: httpx2.Response, transport: Transport, url: str, where: str) -> None:
         self._response = response
         self._transport = transport
+        self._url = url
         self._where = where
         self._waiting = False
         self.closed = False
         self.headers = response.headers
 
-    def failure(self) -> TopicsError:
-        """The exception for a reply that is an error."""
-        return failure_of(self._response.status_code, self._response.headers, self.rest(), self._where)
+    def failure(self) -> TopicsError | None:
+        """The exception for a reply that is an error, or of a server that is not the one to ask."""
+        status, headers = self._response.status_code, self._response.headers
+        failure = failure_of(status, headers, self.rest(), self._where) if status >= 300 else None
+        failure = self._transport.servers.judged(self._url, headers, failure)
+        if failure is not None:
+            self.close()
+        return failure
 
     def rest(self) -> bytes:
         """The whole reply at once."""
         try:
             return self._response.read()
         except self._transport.failures as error:
-            raise self._transport.lost(error, self._where) from error
+            raise self._transport.lost(error, self._url, self._where) from error
 
     def pieces(self) -> Iterator[bytes]:
         source = self._response.iter_raw()
@@ -254,7 +301,7 @@ class Stream:
             except StopIteration:
                 return
             except self._transport.failures as error:
-                raise self._transport.lost(error, self._where) from error
+                raise self._transport.lost(error, self._url, self._where) from error
             finally:
                 self._waiting = False
             yield piece

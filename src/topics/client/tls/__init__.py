@@ -1,0 +1,1 @@
+"""TLS of the client: its files, and sockets that two threads may use."""
