@@ -241,6 +241,12 @@ class Fenced(TopicsError):
     code = "fenced"
 
 
+class PrimaryAlive(TopicsError):
+    """The primary renews its lease, so no other server takes over unless it is forced to."""
+
+    code = "primary_alive"
+
+
 class TopicFull(TopicsError):
     code = "topic_full"
 
@@ -270,6 +276,12 @@ class ReadOnly(TopicsError):
 
 class StorageFull(TopicsError):
     code = "storage_full"
+
+
+class NotPrimary(TopicsError):
+    """Another server is primary; `detail["primary"]` is its URL, if that is known. Nothing was changed."""
+
+    code = "not_primary"
 
 
 class NotReplicated(TopicsError):
