@@ -30,6 +30,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "request_timeout": 408,
     "not_a_queue": 409,
     "job_group_conflict": 409,
+    "primary_alive": 409,
     "router_cycle": 409,
     "fenced": 409,
     "stage_not_found": 409,
@@ -44,6 +45,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "headers_too_large": 431,
     "internal": 500,
     "bucket_away": 503,
+    "not_primary": 503,
     "not_ready": 503,
     "not_replicated": 503,
     "read_only": 503,
@@ -53,6 +55,7 @@ STATUSES: Final[Mapping[str, int]] = {
 
 RETRY_AFTER_S: Final[Mapping[str, int]] = {
     "bucket_away": 1,
+    "not_primary": 1,
     "not_ready": 1,
     "not_replicated": 1,
     "read_only": 60,

@@ -239,9 +239,8 @@ class DeletedReply(msgspec.Struct):
 
 
 class BucketHealth(msgspec.Struct):
-    """The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there.
-
-    `local_bytes` of packs are on this disk, `remote_bytes` only in the bucket.
+    """The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there; on a standby, how old its
+    state is at most. `local_bytes` of packs are on this disk, `remote_bytes` only in the bucket.
     """
 
     state: Literal["ok", "away", "gap", "fenced"]
@@ -252,6 +251,9 @@ class BucketHealth(msgspec.Struct):
     remote_bytes: int
 
 
+Role = Literal["primary", "standby"]
+
+
 class HealthReply(msgspec.Struct):
     status: str
     version: str
@@ -259,6 +261,7 @@ class HealthReply(msgspec.Struct):
     uptime_ms: int
     performance: Performance
     bucket: BucketHealth | msgspec.UnsetType = msgspec.UNSET
+    role: Role | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReadyReply(msgspec.Struct):
@@ -266,6 +269,7 @@ class ReadyReply(msgspec.Struct):
     wal_replay_complete: bool
     topics: int
     performance: Performance
+    role: Role | msgspec.UnsetType = msgspec.UNSET
 
 
 class WatchedTopic(msgspec.Struct):

@@ -41,6 +41,7 @@ SHAPES: Final[Mapping[str, str]] = {
     "topic_full": "OverLimit",
     "throttled": "RequestThrottled",
     "bucket_away": "ServiceUnavailable",
+    "not_primary": "ServiceUnavailable",
     "not_ready": "ServiceUnavailable",
     "not_replicated": "ServiceUnavailable",
     "read_only": "ServiceUnavailable",

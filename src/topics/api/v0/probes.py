@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import UNSET
+
 from topics.api.call import Call
 from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.replies import encode, performance
@@ -11,6 +13,7 @@ from topics.api.routes import Route
 from topics.api.schema import BucketHealth, HealthReply, ReadyReply
 from topics.engine.opening.store import Store
 from topics.model.variant import VARIANT
+from topics.storage.bucket.shipping import Status
 
 
 def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
@@ -22,7 +25,14 @@ def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
             uptime_ms=lifecycle.uptime_ms,
             performance=performance(call),
         )
-        if store.shipping is not None:
+        if store.role is not None:
+            reply.role = store.role
+        if store.standby is not None:
+            following = store.standby.following
+            away = following.away_since_s is not None
+            status = Status("away" if away else "ok", following.term, store.standby.age_ms, 0)
+            reply.bucket = BucketHealth(*status, store.packs.local_bytes, store.packs.remote_bytes)
+        elif store.shipping is not None:
             reply.bucket = BucketHealth(*store.shipping.status, store.packs.local_bytes, store.packs.remote_bytes)
         call.reply(200, encode(reply))
 
@@ -36,6 +46,7 @@ def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
             wal_replay_complete=True,
             topics=len(store.state.by_name),
             performance=performance(call),
+            role=store.role or UNSET,
         )
         call.reply(200, encode(reply))
 

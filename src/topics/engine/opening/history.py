@@ -1,16 +1,14 @@
-"""What a store needs its bucket for: topics that are `replicated`, and packs that are only there.
+"""The packs of a store that are only in its bucket.
 
-settings ─▶ check_settings        local_bytes needs a bucket
-a start  ─▶ check_replicated      such topics need one
-         ─▶ RemoteHistory.checking   so do packs that are only in it: in this one, not in another
-settle   ─▶ RemoteHistory.poll   reads that have come, and packs that may leave the disk
+settings ─▶ check_settings           local_bytes needs a bucket
+a start  ─▶ RemoteHistory.checking   so do packs that are only in it: in this one, not in another
+settle   ─▶ RemoteHistory.poll       reads that have come, and packs that may leave the disk
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from topics.engine.core.state import State
 from topics.model.errors import DataDirIncompatible
 from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings, find
@@ -42,24 +40,6 @@ def check_settings(settings: Settings) -> None:
             f"{given.variable} and {find('cold_dir').variable} are both set: old packs go to the bucket or to the cold "
             "directory, not to both; unset one of them",
             setting="local_bytes",
-        )
-
-
-def replicated_topics(state: State) -> list[str]:
-    """The topics whose records must be in the bucket before any reader sees them."""
-    return [topic.name for topic in state.by_id.values() if topic.config.durability == "replicated"]
-
-
-def check_replicated(state: State, path: str) -> None:
-    """For a start without a bucket."""
-    names = replicated_topics(state)
-    if names:
-        raise DataDirIncompatible(
-            f"{len(names)} topics in {path} have durability replicated ({names[0]}), which needs a "
-            "bucket: set TOPICS_BUCKET, for a copy of another server to a prefix of its own; "
-            "file:///an/empty/directory will do",
-            directory=path,
-            setting="bucket",
         )
 
 
@@ -105,9 +85,10 @@ class RemoteHistory:
         assert self._worker is not None
         return self._worker if self._packs.ranges is None else self.readers
 
-    def poll(self, shipping: Shipping) -> None:
+    def poll(self, shipping: Shipping | None) -> None:
+        """A standby ships nothing, and its packs stay where they are."""
         self.readers.poll()
-        if self._offloading is not None and shipping.fenced is None:
+        if self._offloading is not None and shipping is not None and shipping.fenced is None:
             self._offloading.poll(shipping.stored)
 
     def stop(self) -> None:

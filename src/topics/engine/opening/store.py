@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from topics.engine.core.appended import Appended, blob_start
 from topics.engine.core.checkpoints import checkpoint
@@ -25,12 +25,15 @@ from topics.engine.log.block import indexing_tags
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters
 from topics.engine.opening import loss_estimates as estimates
+from topics.engine.opening import skipping
+from topics.engine.opening.bucket_side import BucketSide, replicated_topics
 from topics.engine.opening.composition import new_state
-from topics.engine.opening.history import RemoteHistory, check_replicated, check_settings, replicated_topics
+from topics.engine.opening.history import RemoteHistory, check_settings
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.opening.restore import restore
 from topics.engine.opening.single_appends import ops_of
-from topics.engine.opening.skipping import seqs_since, skip
+from topics.engine.opening.skipping import LOGGED, seqs_since
+from topics.engine.opening.standby import Standby
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
 from topics.engine.queues.results.lookup import JobLookup
@@ -46,13 +49,13 @@ from topics.engine.transactions.verbs import Transactions
 from topics.engine.webhooks.dispatcher import Dispatcher
 from topics.engine.webhooks.verbs import Webhooks
 from topics.model.clock import Clock, SystemClock
-from topics.model.errors import DataDirIncompatible, StorageError
+from topics.model.errors import StorageError
 from topics.model.requests.config import GATED, Durability
 from topics.model.settings import Settings
 from topics.storage.backup import Backup
-from topics.storage.bucket.bucket import ObjectBucket
-from topics.storage.bucket.joining import Joined, join_bucket
-from topics.storage.bucket.shipping import Shipping, ShippingPace, ShippingSource
+from topics.storage.bucket.following import Following
+from topics.storage.bucket.joining import Joined
+from topics.storage.bucket.shipping import Shipping, ShippingSource
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
 from topics.storage.pack import Packs
@@ -113,9 +116,12 @@ class Store:
         self.background = Runner(self.waiters, self.deadlines, wake, patient=True)
         self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
         self._repair = repair
-        # The bucket that the log goes to, if there is one, and the way there.
-        self._bucket: ObjectBucket | None = None
+        # The bucket, if there is one: what sends the log there, or what follows it there.
+        self.bucket_side = BucketSide(self.settings, self._disk, self._directory, self._clock, notify)
         self.shipping: Shipping | None = None
+        self.standby: Standby | None = None
+        # Called when a standby has become primary.
+        self.on_primary: Callable[[], None] = lambda: None
         # What a repair had to give up, as messages.
         self.given_up: list[str] = []
         # The heads at the last recorded sync, if the log continues after it.
@@ -169,12 +175,13 @@ class Store:
 
     def _recover(self) -> Steps[None]:
         directory = self._directory
-        joined = (yield from self._join()) if self._has_bucket else None
+        following = (yield from self.bucket_side.follow()) if self._follows else None
+        joined = (yield from self.bucket_side.join()) if self._has_bucket and following is None else None
         previous = directory.previous
         self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
         self.history = RemoteHistory(self.packs, self.settings, self._notify)
         if not self._repair:
-            yield from self.history.checking(self._bucket, directory.path)
+            yield from self.history.checking(self.bucket_side.bucket, directory.path)
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
         self.state = new_state(self.settings, self.packs)
         snapshot = yield from self.snapshots.loading(repair=self._repair, thorough=self._repair)
@@ -196,60 +203,66 @@ class Store:
             split=blob_start,
         )
         yield from self._fold(carried, replay, synced_to)
-        if not self._has_bucket and not self._repair:
-            check_replicated(self.state, directory.path)
+        self.bucket_side.check_classes(self.state, has_bucket=self._has_bucket or self._repair)
         if self._repair:
             self.given_up += gap_lines(replay.repaired)
             self.given_up += drop_damaged(self.state, self.packs)
         yield from self._start(replay, joined)
+        if following is not None:
+            self._begin_following(following)
+            return
         copied_ms = previous.copied_ms
         not_all_here = bool(replay.repaired or copied_ms)
-        seqs_min = seqs_since(copied_ms, self._clock.now_ms()) if copied_ms else 0
+        seqs_min = 0
         if copied_ms:
-            lost = estimates.since_copy(copied_ms, self._clock.now_ms())
-            # No reader has seen a `replicated` record that is not in the bucket.
-            whole_topics: frozenset[Durability] = frozenset(("replicated",) if joined and joined.restored else ())
-            yield from self._skip(whole_topics, lost, seqs_min)
+            seqs_min = yield from self.skip_since(copied_ms, in_bucket=bool(joined and joined.restored))
         elif replay.repaired:
-            yield from self._skip(frozenset(), estimates.in_gaps(self.state, replay.repaired))
+            yield from self.skip(frozenset(), estimates.in_gaps(self.state, replay.repaired))
         elif not previous.clean_stop and directory.same_boot:
-            whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync", "replicated"))
-            yield from self._skip(whole_log, estimates.nothing)
+            yield from self.skip(LOGGED, estimates.nothing)
         elif not previous.clean_stop:
-            yield from self._skip(GATED, estimates.since_sync(self._synced_heads))
+            yield from self.skip(GATED, estimates.since_sync(self._synced_heads))
         # Parts that a stage of the original got after the copy are missing here, and a commit would not notice.
         whole = not self.given_up and not copied_ms and (previous.clean_stop or directory.same_boot)
         self.transactions.recovered(whole=whole, fences_ahead=max(SEQ_CHUNK, seqs_min) if not_all_here else 0)
         if not_all_here:
-            yield from self._wait_synced()
+            yield from self.wait_synced()
         if joined is not None and (joined.restored is not None or replicated_topics(self.state)):
-            yield from self._wait_shipped()
+            yield from self.wait_shipped()
         # Only now: a start after a crash before this line must skip again.
         yield from in_thread(directory.mark_open)
+        if self.shipping is not None:
+            self.shipping.begun = True
         self.scheduler.look_again()
 
     @property
     def _has_bucket(self) -> bool:
         return self.settings.bucket is not None and not self._repair
 
-    def _join(self) -> Steps[Joined]:
-        """Own a term in the bucket; a directory without data gets what is there."""
-        settings = self.settings
-        assert settings.bucket is not None
-        url = settings.bucket
-        self._bucket, joined = yield from in_thread(
-            lambda: join_bucket(
-                url,
-                os.environ,
-                self._disk,
-                self._directory,
-                own_url=f"http://{settings.host}:{settings.port}",
-                lease_ms=settings.bucket_lease_ms,
-                now_ms=self._clock.now_ms,
-                local_bytes=settings.local_bytes,
-            )
-        )
-        return joined
+    @property
+    def _follows(self) -> bool:
+        return self._has_bucket and self.settings.standby
+
+    @property
+    def role(self) -> Literal["primary", "standby"] | None:
+        """None without a bucket, and before it is known."""
+        if self.standby is not None:
+            return "standby"
+        return "primary" if self.shipping is not None else None
+
+    def _begin_following(self, following: Following) -> None:
+        self.standby = Standby(self, following)
+        self.commit_log.closed = self.standby.refusal
+        following.start()
+
+    def skip_since(self, copied_ms: int, *, in_bucket: bool) -> Steps[int]:
+        """Skip the seqs that may have been assigned since; how many they can be. `in_bucket`: what readers of
+        `replicated` topics have seen is all there."""
+        now_ms = self._clock.now_ms()
+        seqs_min = seqs_since(copied_ms, now_ms)
+        whole: frozenset[Durability] = frozenset(("replicated",) if in_bucket else ())
+        yield from self.skip(whole, estimates.since_copy(copied_ms, now_ms), seqs_min)
+        return seqs_min
 
     def _apply_what_fits(self, op: Op, position: int) -> None:
         self.given_up += apply_what_fits(self.state, op, position)
@@ -315,62 +328,48 @@ class Store:
             self._directory,
             self.history.readers,
         )
-        for feature in self.state.features:
-            feature.replayed()
-        for topic in self.state.by_id.values():
-            self.state.enforce_caps(topic, self.state.cold.load_unless_remote)
-            yield
+        if not self._follows:
+            yield from self.replayed()
         self.commit_log.room.renew()
         self.syncer.start()
         self.worker.start()
         self.history.start(self.worker)
         if joined is not None:
-            self._start_shipping(joined)
+            self.ship(joined)
 
-    def _start_shipping(self, joined: Joined) -> None:
-        settings = self.settings
-        assert self._bucket is not None
-        if self.wal.written_to < joined.position:
-            raise DataDirIncompatible(
-                f"the log in {self._directory.path} ends before the one in the bucket, which it had been sent to: the "
-                "disk has lost data, or the directory is an old copy; move it away and start on an empty one, which is "
-                "then restored from the bucket",
-                directory=self._directory.path,
-            )
-        self.shipping = Shipping(
-            self._bucket,
-            joined,
-            ShippingSource(self._disk, self._directory, self.wal, self.syncer, self.snapshots, self.packs),
-            pace=ShippingPace(
-                settings.bucket_piece_ms,
-                settings.bucket_piece_bytes,
-                settings.bucket_backlog_bytes,
-                settings.bucket_keep_ms,
-            ),
-            notify=self._notify,
-            now_ms=self._clock.now_ms,
-            made_by="topics",
-        )
-        self.commit_log.bucket = self.shipping
+    def replayed(self) -> Steps[None]:
+        """The log is folded: what is decided from here on is decided here."""
+        for feature in self.state.features:
+            feature.replayed()
+        for topic in list(self.state.by_id.values()):
+            self.state.enforce_caps(topic, self.state.cold.load_unless_remote)
+            yield
+
+    def ship(self, joined: Joined) -> Shipping:
+        source = ShippingSource(self._disk, self._directory, self.wal, self.syncer, self.snapshots, self.packs)
+        self.shipping = self.commit_log.bucket = self.bucket_side.ship(joined, source)
+        if self.settings.bucket_takeover != "off":
+            self.commit_log.may_answer = self.shipping.may_answer
         self.shipping.start()
+        return self.shipping
 
     def _exists(self, topic: Topic) -> bool:
         return self.state.by_id.get(topic.id) is topic
 
-    def _skip(self, whole: frozenset[Durability], lost: estimates.Estimate, seqs_min: int = 0) -> Steps[None]:
-        failures = yield from skip(self.state, self.commit_log, self.wal, whole, lost, seqs_min)
-        yield from self._wait_synced()
+    def skip(self, whole: frozenset[Durability], lost: estimates.Estimate, seqs_min: int = 0) -> Steps[None]:
+        failures = yield from skipping.skip(self.state, self.commit_log, self.wal, whole, lost, seqs_min)
+        yield from self.wait_synced()
         if failures:
             raise failures[0]
 
-    def _wait_synced(self) -> Steps[None]:
+    def wait_synced(self) -> Steps[None]:
         position = self.wal.written_to
         self.syncer.want_sync(position)
         while self.wal.synced_to < position and self.syncer.failed is None:
             time.sleep(PAUSE_S)
             yield
 
-    def _wait_shipped(self) -> Steps[None]:
+    def wait_shipped(self) -> Steps[None]:
         """The log must be in the bucket before anything else happens.
 
         Which seqs are skipped must be there before any is assigned: the next restore must know. And so must be what
@@ -397,18 +396,22 @@ class Store:
         self.worker.poll()
         if self.shipping is not None:
             self._poll_shipping(self.shipping)
+        elif self.standby is not None:
+            self.history.poll(None)
 
     def _poll_shipping(self, shipping: Shipping) -> None:
         shipping.poll()
         self.history.poll(shipping)
-        if shipping.fenced is not None and self.commit_log.read_only is None:
-            self.commit_log.refuse_writes(shipping.fenced.message)
+        fenced = shipping.fenced
+        if fenced is not None and self.commit_log.read_only is None:
+            self.bucket_side.shut_out(self.commit_log, fenced)
 
     def flush(self) -> None:
         """Write and publish submitted changes, resume tasks that can continue, serve live readers: a few ms."""
         self.commit_log.flush()
         self._resume(self.runner.clock_s() + READY_S_MAX)
-        self.notifier.look()
+        if self.standby is None:
+            self.notifier.look()
         self.live.run()
 
     def tick(self) -> None:
@@ -427,7 +430,8 @@ class Store:
             self._wake()
         else:
             self._resume(until_s, comes_again=True)
-        self.notifier.look()
+        if self.standby is None:
+            self.notifier.look()
         self.live.run()
 
     def expire_waits(self) -> None:
@@ -455,7 +459,8 @@ class Store:
     @property
     def has_work(self) -> bool:
         """Whether a turn would continue background work."""
-        return self.background.pending or self.forwarder.pending or self._unsettled
+        follows = self.forwarder.pending if self.standby is None else self.standby.pending
+        return self.background.pending or follows or self._unsettled
 
     @property
     def is_quiet(self) -> bool:
@@ -480,7 +485,8 @@ class Store:
         if isinstance(self.timers, PolledTimers):
             self.timers.poll()
         self.background.run(time.perf_counter() + BACKGROUND_S)
-        waits_ms = [self.forwarder.work(), self._keep_house()]
+        follows_ms = self.forwarder.work() if self.standby is None else 0.0 if self.standby.work() else None
+        waits_ms = [follows_ms, self._keep_house()]
         if ticks:
             self.commit_log.flush()
             self.live.run()
@@ -502,10 +508,21 @@ class Store:
 
     def step(self) -> bool:
         """A short slice of housekeeping; returns whether to continue at once."""
-        more = self.transactions.keep_house()
+        more = self.standby is None and self.transactions.keep_house()
         if self._checkpoint is None and not self._checkpointer.due():
             return more
         return self._step_checkpoint() or more
+
+    def finish_checkpoint(self) -> Steps[None]:
+        """Until the one that runs has ended."""
+        while self._checkpoint is not None:
+            self._step_checkpoint()
+            yield
+
+    def own_directory(self, holder: str) -> None:
+        """A standby has become primary: a start after a crash goes on with what is here. Blocks."""
+        self._directory.mark_open()
+        self.bucket_side.note_primary(holder)
 
     def _step_checkpoint(self) -> bool:
         """A step of the running checkpoint, or of a new one."""
@@ -568,9 +585,12 @@ class Store:
         self.scheduler.stop()
         self.notifier.stop()
         self.commit_log.flush()
-        healthy = self.commit_log.read_only is None
+        standby = self.standby
+        if standby is not None:
+            standby.following.stop()
+        healthy = self.commit_log.read_only is None and standby is None
         if healthy:
-            at_once(self._wait_synced())
+            at_once(self.wait_synced())
             self.settle()
             for feature in self.state.features:
                 feature.closing()
@@ -578,12 +598,14 @@ class Store:
         self.syncer.stop()
         self.worker.stop()
         self.history.stop()
-        if self.shipping is not None:
-            self.shipping.stop()
         try:
+            if self.shipping is not None:
+                self.shipping.stop()
             if healthy and self.syncer.failed is None:
                 self.wal.close()
                 self._directory.mark_clean(self.wal.written_to)
+            if self.shipping is not None and standby is None and self.shipping.is_complete:
+                self.bucket_side.note_complete()
         except (OSError, StorageError) as error:
             log.error("the data directory could not be closed cleanly; the next start replays the log: %s", error)
         finally:

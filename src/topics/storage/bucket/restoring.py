@@ -38,6 +38,9 @@ class Restored(NamedTuple):
     time_ms: int
     files: int
     whole: bool
+    # the slot after it, and who has its term
+    place: Place
+    owner: str
 
 
 def choose(moments: list[SnapshotMoment], at_ms: int) -> SnapshotMoment | None:
@@ -86,7 +89,8 @@ def restore_into(
         else:
             _check_file(disk, path, file)
         disk.fsync_dir(os.path.dirname(path))
-    return Restored(end.position, end.time_ms, log.count + len(files) - len(staying), end.whole)
+    count = log.count + len(files) - len(staying)
+    return Restored(end.position, end.time_ms, count, end.whole, end.place, end.owner)
 
 
 def packs_to_leave(files: list[StoredFile], local_bytes_max: int) -> dict[str, RemotePack]:

@@ -27,7 +27,7 @@ from topics.storage.bucket.bucket import ObjectBucket, Unreachable
 from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
 from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.keeping import Keeping, stored_files
-from topics.storage.bucket.lease import announce
+from topics.storage.bucket.lease import OwnLease, announce
 from topics.storage.bucket.restoring import END_BYTES
 from topics.storage.bucket.slots import FILES, LogPiece
 from topics.storage.bucket.terms import Place, TakenOver, run, write_piece
@@ -109,7 +109,8 @@ class Shipping:
         self._keeping = Keeping(bucket, pace.keep_ms, self._go_on, self._packs.remote_keys)
         self.term = joined.term
 
-        # the owner's
+        # the owner's; `begun`: which seqs this server skips, because one before it may have used them, is in the log
+        self.begun = False
         self._offered_to = joined.position
         self._sync_wanted_s = 0.0
         # Changes up to here wait until they are in the bucket.
@@ -125,6 +126,7 @@ class Shipping:
         self._stopping = False
         self._stop_at_s = 0.0
         # set by the thread, read by the owner
+        self._lease = OwnLease(joined.seen.primary.lease_ms / 1000, clock)
         self.shipped_to = joined.position
         self._manifest_position = -1
         self.stored: Sequence[StoredFile] = ()  # by the newest manifest of this run
@@ -185,6 +187,20 @@ class Shipping:
     def want(self, position: int) -> None:
         """A change that ends at `position` waits until it is in the bucket; its sync is under way."""
         self._wanted_to = position
+
+    def may_answer(self) -> bool:
+        """Whether this server may acknowledge writes: not if it slept past its lease, until the bucket was asked."""
+        if self._lease.slept():
+            logger.warning("this server did not run past the end of its lease: the bucket is asked who is primary")
+            with self._changed:
+                self._renew_at_s = 0.0
+                self._changed.notify()
+        return not self._lease.in_doubt
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the bucket has the whole log."""
+        return self.whole and self.shipped_to == self._wal.synced_to == self._wal.written_to
 
     @property
     def status(self) -> Status:
@@ -553,16 +569,17 @@ class Shipping:
         if self._clock() < self._renew_at_s:
             return
         sent_s = self._clock()
-        mine = self._seen.primary.later()
+        mine = self._seen.primary.later(self._slot)
         seen = self._seen
         self._seen = run(self._bucket, announce(mine, seen))
         self._renew_at_s = sent_s + self._lease_s / RENEWALS
+        self._lease.renewed(sent_s)
         self._come_back()
 
     def _release(self) -> None:
-        whole = self.whole and self.shipped_to == self._wal.synced_to == self._wal.written_to
+        end_position = self.shipped_to if self.is_complete and self.begun else -1
         try:
-            run(self._bucket, announce(self._seen.primary.last(self.shipped_to if whole else -1), self._seen))
+            run(self._bucket, announce(self._seen.primary.last(end_position), self._seen))
         except TopicsError as error:
             logger.warning("the lease of term %d was not given up: %s", self.term, error.message)
 
