@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -19,7 +20,7 @@ import uvloop
 
 from topics.api.admission import SAMPLE_MS, Pressure
 from topics.api.app import Api
-from topics.api.auth import Authenticator, KeyAuthenticator, authenticator_of, is_loopback
+from topics.api.auth import Authenticator, KeyAuthenticator, authenticator_of
 from topics.api.call import Call
 from topics.api.console.base_path import BasePath
 from topics.api.console.history import History
@@ -43,6 +44,7 @@ from topics.api.logs.lines import BufferedLines, start_logging
 from topics.api.logs.log_stream import LogStream
 from topics.api.logs.requests import ObservedApi, RequestLog, on_reply
 from topics.api.logs.spans import RequestSpans, start_exporting
+from topics.api.logs.start_lines import counted, say_access, say_tls
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
 from topics.api.routes import Route, RouteTable
@@ -54,6 +56,7 @@ from topics.api.v0.jobs import Jobs
 from topics.api.v0.multi_append import MultiAppend
 from topics.api.v0.pipelines import Pipelines
 from topics.api.v0.probes import probe_routes
+from topics.api.v0.promotion import Promotion
 from topics.api.v0.queues import Queues
 from topics.api.v0.records import Records
 from topics.api.v0.routers import Routers
@@ -87,8 +90,6 @@ STDERR = 2
 DRAIN_GRACE_S = 10.0
 # The interval of turns when nothing happens, and the pause after a turn that failed.
 HOUSEKEEPING_S, FAILED_REST_S = 0.02, 1.0
-# A certificate that expires sooner is worth a warning.
-CERTIFICATE_DAYS_MIN = 14
 # How long durable changes are published at once; what is left then is answered with the next tick.
 SETTLED_S = 0.001
 
@@ -108,7 +109,10 @@ def run(settings: Settings, *, log_format: str, origins: Mapping[str, str] | Non
         if settings.tracing:
             stack.callback(start_exporting())
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-        runner.run(serve(settings, authenticator, tokens, origins or {}, recent_log, tls, handler))
+        next_start: Settings | None = settings
+        while next_start is not None:
+            next_start = runner.run(serve(next_start, authenticator, tokens, origins or {}, recent_log, tls, handler))
+            gc.unfreeze()
     return 0
 
 
@@ -121,7 +125,8 @@ async def serve(
     tls: Tls | None = None,
     handler: logging.StreamHandler[LogStream] | None = None,
     disk: Disk | None = None,
-) -> None:
+) -> Settings | None:
+    """Serve until stopped; the settings to start again with at once, if another server has taken over."""
     loop = asyncio.get_running_loop()
     server = Server(
         settings,
@@ -147,7 +152,10 @@ async def serve(
             await server.stopped()
     finally:
         await server.close()
+    if server.rejoins:
+        return dataclasses.replace(settings, standby=True, port=server.port)
     log.info("stopped")
+    return None
 
 
 class Process(NamedTuple):
@@ -196,12 +204,15 @@ class Server:
         self._loop = loop
         self._clock = clock or SystemClock()
         self._stop = asyncio.Event()
+        # The store is not to be used any more, and the server starts again as a standby.
+        self.rejoins = False
         self.store = Store(
             settings.data_dir, settings, clock=self._clock, disk=disk, notify=self._notify, wake=self._wake, timers=loop
         )
         self._notified = False
         # the API
         self._lifecycle = Lifecycle(lambda: self.store.progress)
+        self._promotion = Promotion(self.store)
         self._runner = self.store.runner
         self._deadlines = self.store.deadlines
         self._pressure = Pressure(self._debt_bytes, time.monotonic)
@@ -247,7 +258,9 @@ class Server:
             limits=http_limits(self._settings),
             render_error=render_error,
             on_head=self._api.handle_head,
-            on_reply=on_reply(cors, self._request_log()),
+            on_reply=on_reply(
+                cors, self._request_log(), self._promotion.age_ms if self._settings.bucket is not None else None
+            ),
             tls=tls,
         )
 
@@ -267,37 +280,12 @@ class Server:
     async def listen(self) -> None:
         settings = self._settings
         log.info("topics %s (%s), data in %s", VERSION, VARIANT, settings.data_dir)
-        if isinstance(self._authenticator, KeyAuthenticator):
-            log.info(_counted(len(self._authenticator.keys), "API key"))
-        else:
-            whom = "everyone on this machine" if is_loopback(settings.host) else "EVERYONE WHO REACHES THIS ADDRESS"
-            log.warning("NO API KEYS: authentication is off, %s may do everything", whom)
-        if self._tokens.open:
-            log.warning(
-                "consumer groups: /v1/api needs no token, every request has the role dba, and any name may log in; set "
-                "TOPICS_JWT_SECRET to 32 or more characters to require tokens"
-            )
-        elif not self._tokens.usable:
-            log.info(
-                "consumer groups are off, /v1/api replies 401: set TOPICS_JWT_SECRET to 32 or more characters, and "
-                "TOPICS_USERS for users who log in with a password"
-            )
-        self._say_tls()
+        say_access(settings.host, self._authenticator, self._tokens)
+        say_tls(settings.host, self._listener.tls)
         await self._listener.start(settings.host, settings.port)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         scheme = "http" if self._listener.tls is None else "https"
         log.info("listening on %s://%s:%d", scheme, host, self.port)
-
-    def _say_tls(self) -> None:
-        tls = self._listener.tls
-        if tls is not None:
-            severity = logging.WARNING if tls.days_left < CERTIFICATE_DAYS_MIN else logging.INFO
-            log.log(severity, "TLS: the certificate is valid for %.0f more days", tls.days_left)
-        elif not is_loopback(self._settings.host):
-            log.warning(
-                "NO TLS: keys and records cross the network unencrypted; set TOPICS_TLS_CERT and TOPICS_TLS_KEY, or "
-                "let only a proxy with TLS reach this port"
-            )
 
     def reload(self) -> None:
         """Use a new certificate for new connections; the old one stays if the new one cannot be used."""
@@ -315,7 +303,7 @@ class Server:
             log.error("the certificate was not replaced: %s", error)
         else:
             log.info("the certificate was read again")
-            self._say_tls()
+            say_tls(self._settings.host, tls)
         if serving:
             self._manager.ready()
 
@@ -336,7 +324,7 @@ class Server:
                 return False
         state = self.store.state
         took_ms = (time.monotonic() - started_s) * 1000
-        topics, records = _counted(len(state.by_name), "topic"), _counted(state.count, "record")
+        topics, records = counted(len(state.by_name), "topic"), counted(state.count, "record")
         log.info("ready: %s, %s, recovered in %.0f ms", topics, records, took_ms)
         return True
 
@@ -374,10 +362,18 @@ class Server:
         )
         self._api.table = RouteTable([*self._routes(self._delivery), *sqs, *self._console_routes()])
         self._listener.on_tick_end(self._end_tick)
-        if self._sender is not None:
-            self.store.dispatcher.start(self._sender.post)
+        if self._settings.bucket is not None:
+            self._lifecycle.check_primary = self._promotion.check_primary
+        self.store.on_primary = self._start_sending
+        if self.store.standby is None:
+            self._start_sending()
         self._turn_soon()
         self._lifecycle.opened()
+
+    def _start_sending(self) -> None:
+        """Only a primary delivers to webhooks."""
+        if self._sender is not None:
+            self.store.dispatcher.start(self._sender.post)
 
     def _routes_without_store(self) -> list[Route]:
         metrics = Metrics(self.store, self._lifecycle, self._usage, self._settings.data_dir)
@@ -415,6 +411,7 @@ class Server:
                 *self._group_routes(engine),
                 *self._backups().routes(),
                 *Compaction(self.store, self._settings.data_dir, self._settings.cold_dir).routes(),
+                *self._promotion.routes(),
                 *self._server_state().routes(),
                 *Readers(self.store).routes(),
                 *Overview(self.store, self._usage, self._settings.data_dir, self._clock.now_ms).routes(),
@@ -504,6 +501,8 @@ class Server:
             log.exception("a turn of the store failed and will be tried again")
             wait_s = FAILED_REST_S
         self._note(time.monotonic() - started_s, "a turn of the store")
+        if self.store.outlived is not None:
+            self._rejoin(self.store.outlived)
         if wait_s == 0.0 and not self.store.has_work:
             # Only tasks can continue, and they have asked for a tick: a turn as well would do the same work twice.
             wait_s = None
@@ -562,6 +561,13 @@ class Server:
             self._listener.close()
         self._stop.set()
 
+    def _rejoin(self, why: str) -> None:
+        """Another server is primary: this one follows it, with a store that is filled anew from the bucket."""
+        if not self._stop.is_set():
+            log.warning("starting again as a standby: %s", why)
+            self.rejoins = True
+            self._stop.set()
+
     async def stopped(self) -> None:
         await self._stop.wait()
 
@@ -569,7 +575,7 @@ class Server:
         """Stop accepting, end waiting calls, let replies be sent, then write the last checkpoint."""
         self._lifecycle.drain()
         self._manager.stopping()
-        log.info("draining %s", _counted(self._listener.connections_open, "connection"))
+        log.info("draining %s", counted(self._listener.connections_open, "connection"))
         drained = asyncio.ensure_future(self._listener.drain(DRAIN_GRACE_S))
         await asyncio.sleep(0)
         # Answered now, when their connections know that this is their last reply.
@@ -592,7 +598,3 @@ class Server:
         self._manager.close()
         if self._request_lines is not None:
             self._request_lines.close()
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,7 +1,8 @@
 """The entry of the API: every request passes the same checks in the same order before its handler runs.
 
-not ready or going down 503 ▶ key 401 ▶ path 404, method 405 ▶ scope and name 403 ▶ size 413 ▶ type 415 ▶ body 400
-▶ the handler: names in the body 403, topic 404, conflicts 409, the reply of a repeated write, caps 429, full topics 422
+not ready or going down 503 ▶ key 401 ▶ path 404, method 405 ▶ scope and name 403 ▶ not primary 503 ▶ size 413
+▶ type 415 ▶ body 400 ▶ the handler: names in the body 403, topic 404, conflicts 409, the reply of a repeated write,
+caps 429, full topics 422
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ class Api:
         try:
             call = self._call(request)
             bound, headers = call.bound, call.headers
+            if bound.changes and self._lifecycle.check_primary is not None:
+                self._lifecycle.check_primary()
             if bound.decoder is not None:
                 body = request.body
                 decoding: Decoding | None = None

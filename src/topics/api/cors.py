@@ -16,8 +16,8 @@ REQUEST_HEADERS = (
     b"Authorization, Content-Encoding, Content-Type, Idempotency-Key, Last-Event-ID, traceparent, X-Request-Id"
 )
 EXPOSED_HEADERS = (
-    b"Allow, Date, Retry-After, Topics-Earliest-Seq, Topics-Epoch, Topics-Head-Seq, Topics-Next-From-Seq, "
-    b"Topics-Tombstone, traceparent, WWW-Authenticate, X-Request-Id"
+    b"Allow, Date, Retry-After, Topics-Age-Ms, Topics-Earliest-Seq, Topics-Epoch, Topics-Head-Seq, "
+    b"Topics-Next-From-Seq, Topics-Tombstone, traceparent, WWW-Authenticate, X-Request-Id"
 )
 PREFLIGHT_S = b"7200"
 

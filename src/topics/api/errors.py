@@ -30,6 +30,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "request_timeout": 408,
     "not_a_queue": 409,
     "job_group_conflict": 409,
+    "primary_alive": 409,
     "router_cycle": 409,
     "fenced": 409,
     "stage_not_found": 409,
@@ -43,6 +44,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "throttled": 429,
     "headers_too_large": 431,
     "internal": 500,
+    "not_primary": 503,
     "not_ready": 503,
     "not_replicated": 503,
     "read_only": 503,
@@ -51,6 +53,7 @@ STATUSES: Final[Mapping[str, int]] = {
 }
 
 RETRY_AFTER_S: Final[Mapping[str, int]] = {
+    "not_primary": 1,
     "not_ready": 1,
     "not_replicated": 1,
     "read_only": 60,

@@ -19,6 +19,8 @@ class Lifecycle:
         self._started_s = clock_s()
         self.serving = False
         self.draining = False
+        # With a bucket: raises an error while this server may not change anything.
+        self.check_primary: Callable[[], None] | None = None
 
     def opened(self) -> None:
         self.serving = True

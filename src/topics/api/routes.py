@@ -87,6 +87,8 @@ class Route:
     takes_stream_token: bool = False
     # accepts the key as a subprotocol as well: browsers cannot send headers with a WebSocket either
     key_in_subprotocol: bool = False
+    # whether it changes something that is in the log: a standby refuses it; None: its method tells
+    changes: bool | None = None
     # stays open, and is counted as a stream instead of a request in flight
     long_lived: bool = False
     # checks by itself whether its principal is at its cap (`Call.check_slot`), after all other errors
@@ -130,6 +132,7 @@ class Bound:
     __slots__ = (
         "always",
         "body_bytes_max",
+        "changes",
         "check_body",
         "checks_slot",
         "decode_event",
@@ -157,6 +160,7 @@ class Bound:
         self.family = route.family
         self.reply_error = reply_error if route.family is None else route.family.reply_error
         self.always = route.always
+        self.changes = route.method != "GET" if route.changes is None else route.changes
         self.public = route.public
         self.is_page = route.is_page
         self.long_lived = route.long_lived

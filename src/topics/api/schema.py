@@ -239,12 +239,16 @@ class DeletedReply(msgspec.Struct):
 
 
 class BucketHealth(msgspec.Struct):
-    """The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there."""
+    """The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there; on a standby, how old its
+    state is at most."""
 
     state: Literal["ok", "away", "gap", "fenced"]
     term: int
     lag_ms: int
     lag_bytes: int
+
+
+Role = Literal["primary", "standby"]
 
 
 class HealthReply(msgspec.Struct):
@@ -254,6 +258,7 @@ class HealthReply(msgspec.Struct):
     uptime_ms: int
     performance: Performance
     bucket: BucketHealth | msgspec.UnsetType = msgspec.UNSET
+    role: Role | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReadyReply(msgspec.Struct):
@@ -261,6 +266,7 @@ class ReadyReply(msgspec.Struct):
     wal_replay_complete: bool
     topics: int
     performance: Performance
+    role: Role | msgspec.UnsetType = msgspec.UNSET
 
 
 class WatchedTopic(msgspec.Struct):

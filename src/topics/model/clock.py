@@ -75,11 +75,16 @@ class SteadyClock:
 
     def __init__(self, clock: Clock, noted: Moment | None = None) -> None:
         self._clock = clock
-        start_ms = clock.now_ms()
+        self._offset_ms = 0.0
+        self.go_on(noted)
+
+    def go_on(self, noted: Moment | None) -> None:
+        """Continue from a stored moment."""
+        start_ms = self._clock.now_ms()
         if noted is not None:
             start_ms = noted.steady_ms + max(0, start_ms - noted.wall_ms)
         # Half a millisecond, so that truncation rounds.
-        self._offset_ms = start_ms - clock.monotonic_ms() + 0.5
+        self._offset_ms = start_ms - self._clock.monotonic_ms() + 0.5
 
     def now_ms(self) -> int:
         return int(self._clock.monotonic_ms() + self._offset_ms)

@@ -241,6 +241,12 @@ class Fenced(TopicsError):
     code = "fenced"
 
 
+class PrimaryAlive(TopicsError):
+    """The primary renews its lease, so no other server takes over unless it is forced to."""
+
+    code = "primary_alive"
+
+
 class TopicFull(TopicsError):
     code = "topic_full"
 

@@ -166,6 +166,20 @@ class Settings:
         at_most=DAY_MS,
     )
 
+    bucket_takeover: str = setting(
+        "auto",
+        "Who may take over when the primary no longer renews its lease; `auto`: a standby by itself, `manual`: a "
+        "standby that is told to, `off`: there is no standby, and the lease is renewed rarely.",
+        kind="choice",
+        choices=("auto", "manual", "off"),
+    )
+    standby: bool = setting(False, "Follow the log in the bucket, serve reads, and take over when the primary is gone.")
+    advertise_url: str | None = setting(
+        None,
+        "Address of this server for others, like `https://a.example.org:4000`; unset: made from `host` and `port`.",
+        kind="text",
+    )
+
     visibility_timeout_secs: int = setting(
         60,
         "Seconds that a consumer of a group has to ack records it has received.",
@@ -221,12 +235,28 @@ class Settings:
             value = getattr(self, row.name)
             if not row.accepts(value):
                 raise row.wrong(value, "argument")
+        if self.standby:
+            _check_standby(self)
 
     def forget_secrets(self) -> None:
         """Called once the keys are hashed. They are overwritten in place, because callers hold this very object."""
         for row in TABLE:
             if row.secret:
                 object.__setattr__(self, row.name, row.default)
+
+
+def _check_standby(settings: Settings) -> None:
+    if settings.bucket is None:
+        raise WrongSetting(
+            "TOPICS_STANDBY is set without TOPICS_BUCKET: a standby follows the log in the bucket of a primary",
+            setting="standby",
+        )
+    if settings.bucket_takeover == "off":
+        raise WrongSetting(
+            "TOPICS_STANDBY is set, but TOPICS_BUCKET_TAKEOVER is off, which is for a server without a standby; use "
+            "auto or manual",
+            setting="standby",
+        )
 
 
 GROUPS: Final[Mapping[str, str]] = {

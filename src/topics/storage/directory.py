@@ -73,7 +73,9 @@ class DataDirectory:
         self.wal_path = os.path.join(self._shard_path, "wal")
         self.packs_path = os.path.join(self._shard_path, "packs")
         self.snapshots_path = os.path.join(self._shard_path, "snapshots")
-        self.cold_path = os.path.join(os.path.abspath(cold), f"shard-{shard:02d}", "packs") if cold else None
+        self._cold_root = os.path.abspath(cold) if cold else ""
+        self._cold_shard_path = os.path.join(self._cold_root, f"shard-{shard:02d}") if cold else None
+        self.cold_path = os.path.join(self._cold_shard_path, "packs") if self._cold_shard_path else None
         self.previous = Meta("", True, 0)
         # The content of the two files, as far as this process has read or written them.
         self._current = _Copy(self.previous, 0)
@@ -166,6 +168,38 @@ class DataDirectory:
         if self._disk.exists(self.restoring_path):
             shutil.rmtree(self.restoring_path)
         self._disk.makedirs(self.restoring_path)
+
+    def empty(self) -> None:
+        """Remove all data. It is vacant then, and counts as that from the first file on that goes."""
+        self._disk.makedirs(self.restoring_path)
+        for path in (self._meta_path, self._copy_path):
+            if self._disk.exists(path):
+                self._disk.unlink(path)
+        for path in (self._shard_path, self._cold_shard_path):
+            if path is not None and self._disk.exists(path):
+                shutil.rmtree(path)
+        self._be_vacant()
+
+    def set_aside(self, name: str, *more: str) -> str:
+        """Move all data, and `more` files, into a directory below this one, which is vacant then; where that is.
+
+        First the records: what is left after a crash in between is set aside by the next attempt.
+        """
+        aside = os.path.join(self.path, name)
+        moves = [(self._shard_path, aside), (self._cold_shard_path, os.path.join(self._cold_root, name))]
+        moves += [(os.path.join(self.path, file), aside) for file in (META, META_COPY, *more)]
+        for path, target in moves:
+            if path is not None and self._disk.exists(path):
+                self._disk.makedirs(target)
+                self._disk.rename(path, os.path.join(target, os.path.basename(path)))
+                self._disk.fsync_dir(target)
+        self._disk.fsync_dir(self.path)
+        self._be_vacant()
+        return aside
+
+    def _be_vacant(self) -> None:
+        self._disk.makedirs(self.restoring_path)
+        self.vacant, self.previous = True, Meta("", True, 0)
 
     def fill(self, meta: Meta) -> None:
         """Move restored files into place; they count as data only once `meta` is written."""

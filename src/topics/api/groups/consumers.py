@@ -128,6 +128,8 @@ class Groups:
                 summary=summary,
                 scopes=scope,
                 body=body,
+                # Consuming without a group changes nothing; with one, the engine refuses it.
+                changes=body in (GroupAckRequest, ResetRequest),
                 checks_slot=checks_slot,
                 query=() if body is not None else _LIST_QUERY,
                 replies={200: reply},

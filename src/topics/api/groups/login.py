@@ -127,6 +127,7 @@ class Login:
             Route(
                 method="POST",
                 path="/v1/api/auth/login",
+                changes=False,
                 handler=self.login,
                 summary="Tokens for a user and a password.",
                 body=LoginRequest,
@@ -136,6 +137,7 @@ class Login:
             Route(
                 method="POST",
                 path="/v1/api/auth/refresh",
+                changes=False,
                 handler=self.refresh,
                 summary="New tokens for a refresh token.",
                 body=RefreshRequest,

@@ -83,6 +83,7 @@ class StreamTokens:
             Route(
                 method="POST",
                 path="/v0/stream-tokens",
+                changes=False,
                 handler=self.create,
                 summary="Issue a short-lived token that opens the event streams of some topics.",
                 scopes=Scope.READ,

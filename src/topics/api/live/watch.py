@@ -51,6 +51,7 @@ class Watch:
             Route(
                 method="POST",
                 path="/v0/watch",
+                changes=False,
                 handler=self.create,
                 summary="Create a watch session for topics, each with a start.",
                 scopes=Scope.READ,

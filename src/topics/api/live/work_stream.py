@@ -39,6 +39,7 @@ class Work:
             Route(
                 method="GET",
                 path="/v0/topics/{topic}/work",
+                changes=True,
                 handler=self.work,
                 summary="Jobs pushed as events, up to max in flight on this connection.",
                 scopes=Scope.READ | Scope.WRITE,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -121,13 +121,17 @@ def _asked_wait_ms(call: Call | None) -> float:
     return getattr(call.params, "wait_ms", 0) or wait_ms(getattr(call.params, "timeout_seconds", None))
 
 
-def on_reply(cors: Cors, log: RequestLog | None) -> OnReply | None:
-    """What is done with every reply; None if that is nothing."""
-    if not cors:
+def on_reply(cors: Cors, log: RequestLog | None, age_ms: Callable[[], int | None] | None = None) -> OnReply | None:
+    """What is done with every reply; None if that is nothing. `age_ms` tells how old the state is that was read."""
+    if not cors and age_ms is None:
         return log.replied if log is not None else None
 
-    def both(request: Request, status: int, body: Body | None, headers: Sequence[Header]) -> Sequence[Header]:
-        headers = (*cors.reply_headers(request), *headers)
+    def all_of_it(request: Request, status: int, body: Body | None, headers: Sequence[Header]) -> Sequence[Header]:
+        if cors:
+            headers = (*cors.reply_headers(request), *headers)
+        age = age_ms() if age_ms is not None else None
+        if age is not None:
+            headers = (*headers, (b"Topics-Age-Ms", b"%d" % age))
         return headers if log is None else log.replied(request, status, body, headers)
 
-    return both
+    return all_of_it

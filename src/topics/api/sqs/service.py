@@ -141,6 +141,8 @@ class Sqs:
             Route(
                 method="POST",
                 path="/",
+                # Those that change something are refused by the engine.
+                changes=False,
                 handler=self.handle,
                 summary="SQS.",
                 family=self._family,

@@ -38,6 +38,7 @@ class Compaction:
             Route(
                 method="POST",
                 path="/v0/compact",
+                changes=False,
                 handler=self.run,
                 summary="Remove from the disk, now, what retention, deletes and acks have freed.",
                 scopes=Scope.ADMIN,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import UNSET
+
 from topics.api.call import Call
 from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.replies import encode, performance
@@ -22,7 +24,13 @@ def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
             uptime_ms=lifecycle.uptime_ms,
             performance=performance(call),
         )
-        if store.shipping is not None:
+        if store.role is not None:
+            reply.role = store.role
+        if store.standby is not None:
+            following = store.standby.following
+            state = "ok" if following.away_since_s is None else "away"
+            reply.bucket = BucketHealth(state, following.term, store.standby.age_ms, 0)
+        elif store.shipping is not None:
             reply.bucket = BucketHealth(*store.shipping.status)
         call.reply(200, encode(reply))
 
@@ -36,6 +44,7 @@ def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
             wal_replay_complete=True,
             topics=len(store.state.by_name),
             performance=performance(call),
+            role=store.role or UNSET,
         )
         call.reply(200, encode(reply))
 

@@ -81,6 +81,7 @@ class Records:
             Route(
                 method="POST",
                 path="/v0/topics/{topic}/diff",
+                changes=False,
                 handler=self.diff,
                 summary="Records after a cursor.",
                 scopes=Scope.READ,

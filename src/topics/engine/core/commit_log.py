@@ -101,6 +101,12 @@ class CommitLog:
         self._sync_watchers: deque[tuple[int, Callable[[], None]]] = deque()
         self.in_flight = InFlight()
         self._broken_by: str | None = None
+        # Why no change is accepted for now, if this server is not primary.
+        self.closed: Callable[[], TopicsError] | None = None
+        # Whether what is decided may be written and answered; absent: always. It may be asked again soon.
+        self.may_answer: Callable[[], bool] | None = None
+        # The log has ops of another server that are not folded yet.
+        self.unfolded = False
         # for metrics
         self.depth_peak = 0
         self.refused_total = 0
@@ -123,6 +129,8 @@ class CommitLog:
         return ReadOnly(f"writes are refused until a restart: {self._broken_by}")
 
     def check_writable(self) -> None:
+        if self.closed is not None:
+            raise self.closed()
         if self._broken_by is not None:
             raise self._refuse_for_good()
         if self._wal.overloaded:
@@ -301,6 +309,8 @@ class CommitLog:
 
     def flush(self) -> None:
         """Write the submitted ops, publish those that may be published, wake waiters."""
+        if self.may_answer is not None and not self.may_answer():
+            return
         if self._unwritten or self._wal.buffered_to > self._wal.written_to:
             self.depth_peak = max(self.depth_peak, self.depth)
             self._write()
@@ -325,6 +335,8 @@ class CommitLog:
         After a slow sync many of them may wait, and each may take milliseconds.
         """
         more = False
+        if self.may_answer is not None and not self.may_answer():
+            return False
         if self._unwritten or self._wal.buffered_to > self._wal.written_to or self._wal.broken:
             self._write()
         try:
@@ -355,8 +367,8 @@ class CommitLog:
             self._sync_watchers.append((position, callback))
 
     def marks_unwritten(self) -> bool:
-        """Whether an op that reads other topics was decided and is not in the log yet."""
-        return any(self._kinds[type(change.op)].derives for change in self._unwritten)
+        """Whether the state and the log differ: an op that reads other topics is not in the log yet, or not folded."""
+        return self.unfolded or any(self._kinds[type(change.op)].derives for change in self._unwritten)
 
     def unpublished_at(self, position: int) -> bool:
         """Whether an op at or below this position of the log still waits to be synced and published."""
@@ -530,11 +542,11 @@ class CommitLog:
         self._forget(failed, lambda: uncertain_refusal(error) if uncertain else refusal(error))
         self._written(kept, 0.0)
 
-    def _turn_read_only(self, error: TopicsError) -> ReadOnly:
+    def _turn_read_only(self, error: TopicsError) -> TopicsError:
         """A sync failed: the content of the disk is unknown, so nothing is acknowledged until a restart."""
         return self.refuse_writes(f"a sync to disk failed: {error.message}")
 
-    def refuse_writes(self, reason: str) -> ReadOnly:
+    def refuse_writes(self, reason: str) -> TopicsError:
         """From now on nothing is acknowledged until a restart; pending changes fail."""
         if self._broken_by is None:
             self._broken_by = reason
@@ -551,7 +563,9 @@ class CommitLog:
         self._forget(failed, self._refuse_for_good)
         return self._refuse_for_good()
 
-    def _refuse_for_good(self) -> ReadOnly:
+    def _refuse_for_good(self) -> TopicsError:
+        if self.closed is not None:
+            return self.closed()
         refusal = self.read_only
         assert refusal is not None
         return refusal

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
+from typing import Final, Literal
 
 from topics.engine.core.appended import Appended, blob_start
 from topics.engine.core.checkpoints import checkpoint
@@ -25,11 +25,13 @@ from topics.engine.log.block import indexing_tags
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters
 from topics.engine.opening import loss_estimates as estimates
+from topics.engine.opening.bucket_side import BucketSide, replicated_topics
 from topics.engine.opening.composition import new_state
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.opening.restore import restore
 from topics.engine.opening.single_appends import ops_of
 from topics.engine.opening.skipping import seqs_since, skip
+from topics.engine.opening.standby import Standby
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
 from topics.engine.queues.results.lookup import JobLookup
@@ -45,13 +47,13 @@ from topics.engine.transactions.verbs import Transactions
 from topics.engine.webhooks.dispatcher import Dispatcher
 from topics.engine.webhooks.verbs import Webhooks
 from topics.model.clock import Clock, SystemClock
-from topics.model.errors import DataDirIncompatible, StorageError
+from topics.model.errors import NotPrimary, StorageError
 from topics.model.requests.config import GATED, Durability
 from topics.model.settings import Settings
 from topics.storage.backup import Backup
-from topics.storage.bucket.bucket import ObjectBucket
-from topics.storage.bucket.joining import Joined, join_bucket
-from topics.storage.bucket.shipping import Shipping, ShippingPace, ShippingSource
+from topics.storage.bucket.following import Following, TakeOver
+from topics.storage.bucket.joining import Joined
+from topics.storage.bucket.shipping import Shipping, ShippingSource
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
 from topics.storage.pack import Packs
@@ -76,6 +78,8 @@ HOUSE_BUSY_MS, HOUSE_MS = 2.0, 18.0
 SLICE_MS = 2.0
 # Reading the snapshot is the first tenth of a recovery's progress, replaying the log the rest.
 SNAPSHOT_SHARE = 0.1
+# The classes of which the log has everything after a kill of the process.
+LOGGED: Final[frozenset[Durability]] = frozenset(("memory", "disk", "fsync", "replicated"))
 
 
 class Store:
@@ -112,9 +116,12 @@ class Store:
         self.background = Runner(self.waiters, self.deadlines, wake, patient=True)
         self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
         self._repair = repair
-        # The bucket that the log goes to, if there is one, and the way there.
-        self._bucket: ObjectBucket | None = None
+        # The bucket, if there is one: what sends the log there, or what follows it there.
+        self._bucket_side = BucketSide(self.settings, self._disk, self._directory, self._clock, notify)
         self.shipping: Shipping | None = None
+        self.standby: Standby | None = None
+        # Called when a standby has become primary.
+        self.on_primary: Callable[[], None] = lambda: None
         # What a repair had to give up, as messages.
         self.given_up: list[str] = []
         # The heads at the last recorded sync, if the log continues after it.
@@ -167,7 +174,8 @@ class Store:
 
     def _recover(self) -> Steps[None]:
         directory = self._directory
-        joined = (yield from self._join()) if self._has_bucket else None
+        following = (yield from self._bucket_side.follow()) if self._follows else None
+        joined = (yield from self._bucket_side.join()) if self._has_bucket and following is None else None
         previous = directory.previous
         self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
@@ -191,24 +199,23 @@ class Store:
             split=blob_start,
         )
         yield from self._fold(carried, replay, synced_to)
-        self._check_classes()
+        self._bucket_side.check_classes(self.state, has_bucket=self._has_bucket or self._repair)
         if self._repair:
             self.given_up += gap_lines(replay.repaired)
             self.given_up += drop_damaged(self.state, self.packs)
         yield from self._start(replay, joined)
+        if following is not None:
+            self._begin_following(following)
+            return
         copied_ms = previous.copied_ms
         not_all_here = bool(replay.repaired or copied_ms)
-        seqs_min = seqs_since(copied_ms, self._clock.now_ms()) if copied_ms else 0
+        seqs_min = 0
         if copied_ms:
-            lost = estimates.since_copy(copied_ms, self._clock.now_ms())
-            # No reader has seen a `replicated` record that is not in the bucket.
-            whole_topics: frozenset[Durability] = frozenset(("replicated",) if joined and joined.restored else ())
-            yield from self._skip(whole_topics, lost, seqs_min)
+            seqs_min = yield from self._skip_since(copied_ms, in_bucket=bool(joined and joined.restored))
         elif replay.repaired:
             yield from self._skip(frozenset(), estimates.in_gaps(self.state, replay.repaired))
         elif not previous.clean_stop and directory.same_boot:
-            whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync", "replicated"))
-            yield from self._skip(whole_log, estimates.nothing)
+            yield from self._skip(LOGGED, estimates.nothing)
         elif not previous.clean_stop:
             yield from self._skip(GATED, estimates.since_sync(self._synced_heads))
         # Parts that a stage of the original got after the copy are missing here, and a commit would not notice.
@@ -216,7 +223,7 @@ class Store:
         self.transactions.recovered(whole=whole, fences_ahead=max(SEQ_CHUNK, seqs_min) if not_all_here else 0)
         if not_all_here:
             yield from self._wait_synced()
-        if joined is not None and (joined.restored is not None or self._replicated()):
+        if joined is not None and (joined.restored is not None or replicated_topics(self.state)):
             yield from self._wait_shipped()
         # Only now: a start after a crash before this line must skip again.
         yield from in_thread(directory.mark_open)
@@ -226,40 +233,68 @@ class Store:
     def _has_bucket(self) -> bool:
         return self.settings.bucket is not None and not self._repair
 
-    def _join(self) -> Steps[Joined]:
-        """Own a term in the bucket; a directory without data gets what is there."""
-        settings = self.settings
-        assert settings.bucket is not None
-        url = settings.bucket
-        self._bucket, joined = yield from in_thread(
-            lambda: join_bucket(
-                url,
-                os.environ,
-                self._disk,
-                self._directory,
-                own_url=f"http://{settings.host}:{settings.port}",
-                lease_ms=settings.bucket_lease_ms,
-                now_ms=self._clock.now_ms,
-            )
-        )
-        return joined
+    @property
+    def _follows(self) -> bool:
+        return self._has_bucket and self.settings.standby
 
-    def _replicated(self) -> list[str]:
-        """The topics whose records must be in the bucket before any reader sees them."""
-        return [topic.name for topic in self.state.by_id.values() if topic.config.durability == "replicated"]
+    @property
+    def role(self) -> Literal["primary", "standby"] | None:
+        """None without a bucket, and before it is known."""
+        if self.standby is not None:
+            return "standby"
+        return "primary" if self.shipping is not None else None
 
-    def _check_classes(self) -> None:
-        if self._has_bucket or self._repair:
-            return
-        names = self._replicated()
-        if names:
-            raise DataDirIncompatible(
-                f"{len(names)} topics in {self._directory.path} have durability replicated ({names[0]}), which needs a "
-                "bucket: set TOPICS_BUCKET, for a copy of another server to a prefix of its own; "
-                "file:///an/empty/directory will do",
-                directory=self._directory.path,
-                setting="bucket",
-            )
+    def clock_s(self) -> float:
+        return self._clock.monotonic_ms() / 1000
+
+    def _begin_following(self, following: Following) -> None:
+        self.standby = Standby(self, following)
+        self.commit_log.closed = self.standby.refusal
+        following.start()
+
+    def taking_over(self, taken: TakeOver) -> Steps[None]:
+        """From a standby to a primary: the log in the bucket is folded up to its end, and the term is this server's."""
+        while self._checkpoint is not None:
+            # Its position is before the term: the bucket has it, and does not need this snapshot.
+            self._step_checkpoint()
+            yield
+        self.commit_log.steady.go_on(self.state.noted)
+        yield from self._replayed()
+        self._ship(taken.joined)
+        if taken.lost_since_ms:
+            seqs_min = yield from self._skip_since(taken.lost_since_ms, in_bucket=True)
+            self.transactions.recovered(whole=False, fences_ahead=max(SEQ_CHUNK, seqs_min))
+        else:
+            yield from self._skip(LOGGED, estimates.nothing)
+            self.transactions.recovered(whole=True)
+        yield from self._wait_synced()
+        yield from self._wait_shipped()
+        # Nothing is acknowledged before this: a start after a crash finds a standby's directory, and empties it.
+        yield from in_thread(self._directory.mark_open)
+        yield from in_thread(lambda: self._bucket_side.note_primary(taken.joined.holder))
+        self.standby = self.commit_log.closed = None
+        self.scheduler.look_again()
+        log.warning("this server is primary, with term %d", taken.joined.term)
+        self.on_primary()
+
+    def _skip_since(self, copied_ms: int, *, in_bucket: bool) -> Steps[int]:
+        """Skip the seqs that may have been assigned since; how many they can be. `in_bucket`: what readers of
+        `replicated` topics have seen is all there."""
+        now_ms = self._clock.now_ms()
+        seqs_min = seqs_since(copied_ms, now_ms)
+        whole: frozenset[Durability] = frozenset(("replicated",) if in_bucket else ())
+        yield from self._skip(whole, estimates.since_copy(copied_ms, now_ms), seqs_min)
+        return seqs_min
+
+    @property
+    def outlived(self) -> str | None:
+        """Why this store must be closed, and the server must start again as a standby; None: it need not."""
+        shipping, standby = self.shipping, self.standby
+        if standby is not None and standby.following.lost is not None:
+            return standby.following.lost.message
+        if shipping is not None and shipping.fenced is not None and self.settings.bucket_takeover != "off":
+            return shipping.fenced.message
+        return None
 
     def _apply_what_fits(self, op: Op, position: int) -> None:
         self.given_up += apply_what_fits(self.state, op, position)
@@ -322,42 +357,27 @@ class Store:
             self.settings,
             self._directory,
         )
-        for feature in self.state.features:
-            feature.replayed()
-        for topic in self.state.by_id.values():
-            self.state.enforce_caps(topic, self.state.cold.load_now)
-            yield
+        if not self._follows:
+            yield from self._replayed()
         self.commit_log.room.renew()
         self.syncer.start()
         self.worker.start()
         if joined is not None:
-            self._start_shipping(joined)
+            self._ship(joined)
 
-    def _start_shipping(self, joined: Joined) -> None:
-        settings = self.settings
-        assert self._bucket is not None
-        if self.wal.written_to < joined.position:
-            raise DataDirIncompatible(
-                f"the log in {self._directory.path} ends before the one in the bucket, which it had been sent to: the "
-                "disk has lost data, or the directory is an old copy; move it away and start on an empty one, which is "
-                "then restored from the bucket",
-                directory=self._directory.path,
-            )
-        self.shipping = Shipping(
-            self._bucket,
-            joined,
-            ShippingSource(self._disk, self._directory, self.wal, self.syncer, self.snapshots, self.packs),
-            pace=ShippingPace(
-                settings.bucket_piece_ms,
-                settings.bucket_piece_bytes,
-                settings.bucket_backlog_bytes,
-                settings.bucket_keep_ms,
-            ),
-            notify=self._notify,
-            now_ms=self._clock.now_ms,
-            made_by="topics",
-        )
-        self.commit_log.bucket = self.shipping
+    def _replayed(self) -> Steps[None]:
+        """The log is folded: what is decided from here on is decided here."""
+        for feature in self.state.features:
+            feature.replayed()
+        for topic in list(self.state.by_id.values()):
+            self.state.enforce_caps(topic, self.state.cold.load_now)
+            yield
+
+    def _ship(self, joined: Joined) -> None:
+        source = ShippingSource(self._disk, self._directory, self.wal, self.syncer, self.snapshots, self.packs)
+        self.shipping = self.commit_log.bucket = self._bucket_side.ship(joined, source)
+        if self.settings.bucket_takeover != "off":
+            self.commit_log.may_answer = self.shipping.may_answer
         self.shipping.start()
 
     def _exists(self, topic: Topic) -> bool:
@@ -384,7 +404,7 @@ class Store:
         """
         shipping = self.shipping
         assert shipping is not None
-        while shipping.shipped_to < self.wal.written_to and (shipping.whole or self._replicated()):
+        while shipping.shipped_to < self.wal.written_to and (shipping.whole or replicated_topics(self.state)):
             self.settle()
             if shipping.fenced is not None:
                 raise shipping.fenced
@@ -406,14 +426,19 @@ class Store:
 
     def _poll_shipping(self, shipping: Shipping) -> None:
         shipping.poll()
-        if shipping.fenced is not None and self.commit_log.read_only is None:
-            self.commit_log.refuse_writes(shipping.fenced.message)
+        fenced = shipping.fenced
+        if fenced is not None and self.commit_log.read_only is None:
+            if self.settings.bucket_takeover != "off":
+                primary = fenced.detail.get("primary")
+                self.commit_log.closed = lambda: NotPrimary(fenced.message, primary=primary, role="standby")
+            self.commit_log.refuse_writes(fenced.message)
 
     def flush(self) -> None:
         """Write and publish submitted changes, resume tasks that can continue, serve live readers: a few ms."""
         self.commit_log.flush()
         self._resume(self.runner.clock_s() + READY_S_MAX)
-        self.notifier.look()
+        if self.standby is None:
+            self.notifier.look()
         self.live.run()
 
     def tick(self) -> None:
@@ -432,7 +457,8 @@ class Store:
             self._wake()
         else:
             self._resume(until_s, comes_again=True)
-        self.notifier.look()
+        if self.standby is None:
+            self.notifier.look()
         self.live.run()
 
     def expire_waits(self) -> None:
@@ -460,7 +486,8 @@ class Store:
     @property
     def has_work(self) -> bool:
         """Whether a turn would continue background work."""
-        return self.background.pending or self.forwarder.pending or self._unsettled
+        follows = self.forwarder.pending if self.standby is None else self.standby.pending
+        return self.background.pending or follows or self._unsettled
 
     @property
     def is_quiet(self) -> bool:
@@ -485,7 +512,8 @@ class Store:
         if isinstance(self.timers, PolledTimers):
             self.timers.poll()
         self.background.run(time.perf_counter() + BACKGROUND_S)
-        waits_ms = [self.forwarder.work(), self._keep_house()]
+        follows_ms = self.forwarder.work() if self.standby is None else 0.0 if self.standby.work() else None
+        waits_ms = [follows_ms, self._keep_house()]
         if ticks:
             self.commit_log.flush()
             self.live.run()
@@ -507,7 +535,7 @@ class Store:
 
     def step(self) -> bool:
         """A short slice of housekeeping; returns whether to continue at once."""
-        more = self.transactions.keep_house()
+        more = self.standby is None and self.transactions.keep_house()
         if self._checkpoint is None and not self._checkpointer.due():
             return more
         return self._step_checkpoint() or more
@@ -573,7 +601,10 @@ class Store:
         self.scheduler.stop()
         self.notifier.stop()
         self.commit_log.flush()
-        healthy = self.commit_log.read_only is None
+        standby = self.standby
+        if standby is not None:
+            standby.following.stop()
+        healthy = self.commit_log.read_only is None and standby is None
         if healthy:
             at_once(self._wait_synced())
             self.settle()
@@ -588,6 +619,8 @@ class Store:
             if healthy and self.syncer.failed is None:
                 self.wal.close()
                 self._directory.mark_clean(self.wal.written_to)
+                if self.shipping is not None and self.shipping.is_complete:
+                    self._bucket_side.note_complete()
         except (OSError, StorageError) as error:
             log.error("the data directory could not be closed cleanly; the next start replays the log: %s", error)
         finally:

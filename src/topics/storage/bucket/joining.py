@@ -46,6 +46,10 @@ class Note(msgspec.Struct, frozen=True):
     """What a data directory knows of its bucket: the name under which it holds terms there."""
 
     holder: str
+    # It is a standby's: everything in it came from the bucket.
+    standby: bool = False
+    # Its server has stopped, and everything in it is in the bucket.
+    complete: bool = False
 
 
 class Joined(NamedTuple):
@@ -82,6 +86,14 @@ def read_note(disk: Disk, path: str) -> Note | None:
         ) from None
 
 
+def write_note(disk: Disk, path: str, note: Note) -> None:
+    replace_file(disk, os.path.join(path, NOTE), msgspec.json.encode(note))
+
+
+def new_holder() -> str:
+    return f"{os.uname().nodename}-{secrets.token_hex(6)}"
+
+
 class Joining:
     """One start. Every call blocks; all of them run in one thread that is not the owner's."""
 
@@ -103,7 +115,7 @@ class Joining:
         self._lease_ms = lease_ms
         self._now_ms = now_ms
         self._pause = pause
-        self._holder = directory.holder or f"{os.uname().nodename}-{secrets.token_hex(6)}"
+        self._holder = directory.holder or new_holder()
         self._token = secrets.token_hex(16)
 
     def join(self, restore_to: str) -> Joined:
@@ -122,7 +134,7 @@ class Joining:
             )
         if self._directory.holder is None:
             # Noted before the term is owned: a start after a crash must know that the term is its own.
-            replace_file(self._disk, os.path.join(self._directory.path, NOTE), msgspec.json.encode(Note(self._holder)))
+            write_note(self._disk, self._directory.path, Note(self._holder))
         opened = self._repeated(lambda: open_term(self._holder, self._token, self._now_ms(), end.place, end.owner))
         if opened.closed != end.place:
             end = walk(self._bucket, manifest, until=opened.closed)
@@ -204,6 +216,12 @@ def join_bucket(
     bucket = connect(url, environ)
     probe(bucket, url)
     note = read_note(disk, directory.path)
+    if note is not None and note.standby:
+        # A standby was here, and may have stopped anywhere: the bucket has all of it.
+        directory.empty()
+        note = None
+    elif note is not None and note.complete:
+        write_note(disk, directory.path, Note(note.holder))
     compared = Directory(directory.path, note.holder if note is not None else None, directory.vacant)
     if directory.vacant:
         directory.clear_unfinished()

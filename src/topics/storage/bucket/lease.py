@@ -30,9 +30,11 @@ class Primary(msgspec.Struct, frozen=True):
     # The server has stopped, and there is no lease; -1, or where its log ended, if the bucket has all of it.
     released: bool = False
     end_position: int = -1
+    # The first slot of the term that was free at that time, so that one read tells a standby that nothing is new.
+    slot: int = 0
 
-    def later(self) -> Primary:
-        return msgspec.structs.replace(self, beat=self.beat + 1)
+    def later(self, slot: int = 0) -> Primary:
+        return msgspec.structs.replace(self, beat=self.beat + 1, slot=slot)
 
     def last(self, end_position: int) -> Primary:
         return msgspec.structs.replace(self, beat=self.beat + 1, released=True, end_position=end_position)

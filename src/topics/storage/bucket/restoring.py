@@ -36,6 +36,9 @@ class Restored(NamedTuple):
     time_ms: int
     files: int
     whole: bool
+    # the slot after it, and who has its term
+    place: Place
+    owner: str
 
 
 def choose(moments: list[SnapshotMoment], at_ms: int) -> SnapshotMoment | None:
@@ -70,7 +73,8 @@ def restore_into(
             raise NotInBucket(f"the bucket has lost {file.key}, which {chosen and chosen.key} needs", key=file.key)
         _check_file(disk, path, file)
         disk.fsync_dir(os.path.dirname(path))
-    return Restored(end.position, end.time_ms, log.count + (len(manifest.files) if manifest else 0), end.whole)
+    files = log.count + (len(manifest.files) if manifest else 0)
+    return Restored(end.position, end.time_ms, files, end.whole, end.place, end.owner)
 
 
 def _check_file(disk: Disk, path: str, file: StoredFile) -> None:

@@ -45,6 +45,8 @@ RETRY_S_MIN, RETRY_S_MAX = 0.1, 5.0
 STOP_S, LAST_REQUEST_S = 10.0, 2.0
 # A lease is renewed this many times before it would end.
 RENEWALS = 3
+# An owner that did not run for this long has slept, and for a good part of its lease.
+SLEPT_S_MIN = 1.0
 
 
 class ShippingPace(NamedTuple):
@@ -140,6 +142,10 @@ class Shipping:
         self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)
         self._seen, self._renew_at_s = joined.seen, clock() + joined.seen.primary.lease_ms / 1000 / RENEWALS
         self._uploaded: set[str] | None = None  # unknown until the first snapshot of this run
+        # when the lease ends, by the thread; when the owner ran last, and whether it must ask before it answers
+        self._lease_until_s = clock() + joined.seen.primary.lease_ms / 1000
+        self._ran_s = clock()
+        self._doubts = False
         self._thread = Thread(target=self._run, name="topics-bucket", daemon=True)
         wal.keep_from = self._offered_to if self.whole else None
         if not self.whole:
@@ -184,6 +190,29 @@ class Shipping:
     def want(self, position: int) -> None:
         """A change that ends at `position` waits until it is in the bucket; its sync is under way."""
         self._wanted_to = position
+
+    def may_answer(self) -> bool:
+        """Whether this server may acknowledge writes; asked in every tick that does.
+
+        Not if it slept, and its lease ended meanwhile, until the bucket has told whether it is still primary. A bucket
+        that is only away is no reason: the server runs, and will notice.
+        """
+        now_s = self._clock()
+        slept_s, self._ran_s = now_s - self._ran_s, now_s
+        if slept_s > max(SLEPT_S_MIN, self._lease_s / RENEWALS) and now_s >= self._lease_until_s:
+            self._doubts = True
+            logger.warning("this server did not run for %.1f s: the bucket is asked whether it is primary", slept_s)
+            with self._changed:
+                self._renew_at_s = 0.0
+                self._changed.notify()
+        elif self._doubts and now_s < self._lease_until_s:
+            self._doubts = False
+        return not self._doubts
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the bucket has the whole log."""
+        return self.whole and self.shipped_to == self._wal.synced_to == self._wal.written_to
 
     @property
     def status(self) -> Status:
@@ -539,16 +568,17 @@ class Shipping:
         if self._clock() < self._renew_at_s:
             return
         sent_s = self._clock()
-        mine = self._seen.primary.later()
+        mine = self._seen.primary.later(self._slot)
         seen = self._seen
         self._seen = run(self._bucket, announce(mine, seen))
         self._renew_at_s = sent_s + self._lease_s / RENEWALS
+        self._lease_until_s = sent_s + self._lease_s
         self._come_back()
 
     def _release(self) -> None:
-        whole = self.whole and self.shipped_to == self._wal.synced_to == self._wal.written_to
+        end_position = self.shipped_to if self.is_complete else -1
         try:
-            run(self._bucket, announce(self._seen.primary.last(self.shipped_to if whole else -1), self._seen))
+            run(self._bucket, announce(self._seen.primary.last(end_position), self._seen))
         except TopicsError as error:
             logger.warning("the lease of term %d was not given up: %s", self.term, error.message)
 

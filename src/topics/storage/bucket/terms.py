@@ -166,6 +166,22 @@ def open_term(holder: str, token: str, time_ms: int, start: Place = BEGINNING, o
             place, before = Place(place.term + 1, 0), head.holder
 
 
+def take_term(holder: str, token: str, time_ms: int, place: Place) -> Steps[bool]:
+    """Close a term at this slot, and nowhere else, and own the next one: for a server that has read all before it.
+
+    False: the slot is filled by another, with a piece or a closing that is to be read first. After Unreachable it is
+    called again with the same token.
+    """
+    try:
+        yield Create(slot_key(*place), encode_slot(TermClosing(place.term, place.slot, token, time_ms, holder)))
+    except Exists:
+        found = yield from read_slot(place)
+        if found is None:
+            raise Changed(f"slot {place.slot} of term {place.term} exists and cannot be read yet") from None
+        return isinstance(found[0], TermClosing) and found[0].token == token
+    return True
+
+
 class Newest(NamedTuple):
     """The end of the log: the first free slot, who has its term, and the last piece before it."""
 

@@ -1,0 +1,131 @@
+"""The bucket of a store: how a start joins it as primary, or follows it as a standby, and what sends the log there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from topics.engine.core.state import State
+from topics.model.clock import Clock
+from topics.model.errors import DataDirIncompatible
+from topics.model.settings import Settings
+from topics.storage.bucket.bucket import ObjectBucket
+from topics.storage.bucket.following import Following, Identity
+from topics.storage.bucket.joining import Joined, Note, join_bucket, read_note, write_note
+from topics.storage.bucket.shipping import Shipping, ShippingPace, ShippingSource
+from topics.storage.bucket.standby_start import begin_standby
+from topics.storage.directory import DataDirectory
+from topics.storage.disk import Disk
+from topics.storage.steps import Steps, in_thread
+
+# Where no standby waits for it, a lease is renewed rarely.
+LEASE_MS_ALONE = 150_000
+
+
+class BucketSide:
+    """Made with every store; it does something only if there is a bucket."""
+
+    def __init__(
+        self, settings: Settings, disk: Disk, directory: DataDirectory, clock: Clock, notify: Callable[[], None]
+    ) -> None:
+        self._settings = settings
+        self._disk = disk
+        self._directory = directory
+        self._clock = clock
+        self._notify = notify
+        self._bucket: ObjectBucket | None = None
+
+    @property
+    def _mine(self) -> Identity:
+        settings = self._settings
+        scheme = "http" if settings.tls_cert is None else "https"
+        url = settings.advertise_url or f"{scheme}://{settings.host}:{settings.port}"
+        lease_ms = settings.bucket_lease_ms
+        return Identity(url, max(lease_ms, LEASE_MS_ALONE) if settings.bucket_takeover == "off" else lease_ms)
+
+    def join(self) -> Steps[Joined]:
+        """Own a term in the bucket; a directory without data gets what is there."""
+        url, mine = self._settings.bucket, self._mine
+        assert url is not None
+        self._bucket, joined = yield from in_thread(
+            lambda: join_bucket(
+                url,
+                os.environ,
+                self._disk,
+                self._directory,
+                own_url=mine.url,
+                lease_ms=mine.lease_ms,
+                now_ms=self._clock.now_ms,
+            )
+        )
+        return joined
+
+    def follow(self) -> Steps[Following]:
+        """Fill the directory from the bucket; it goes on from there when it is started."""
+        url = self._settings.bucket
+        assert url is not None
+        self._bucket, start = yield from in_thread(
+            lambda: begin_standby(url, os.environ, self._disk, self._directory, now_ms=self._clock.now_ms)
+        )
+        return Following(
+            self._bucket,
+            start,
+            self._mine,
+            by_itself=self._settings.bucket_takeover == "auto",
+            notify=self._notify,
+            now_ms=self._clock.now_ms,
+        )
+
+    def ship(self, joined: Joined, source: ShippingSource) -> Shipping:
+        """Send the log to the bucket from now on, in a term of one's own."""
+        settings = self._settings
+        assert self._bucket is not None
+        if source.wal.written_to < joined.position:
+            raise DataDirIncompatible(
+                f"the log in {self._directory.path} ends before the one in the bucket, which it had been sent to: the "
+                "disk has lost data, or the directory is an old copy; move it away and start on an empty one, which is "
+                "then restored from the bucket",
+                directory=self._directory.path,
+            )
+        pace = ShippingPace(
+            settings.bucket_piece_ms,
+            settings.bucket_piece_bytes,
+            settings.bucket_backlog_bytes,
+            settings.bucket_keep_ms,
+        )
+        return Shipping(
+            self._bucket,
+            joined,
+            source,
+            pace=pace,
+            notify=self._notify,
+            now_ms=self._clock.now_ms,
+            made_by="topics",
+        )
+
+    def note_primary(self, holder: str) -> None:
+        """From here on the directory may have what the bucket does not have. Blocks."""
+        write_note(self._disk, self._directory.path, Note(holder))
+
+    def note_complete(self) -> None:
+        """The server stops, and the bucket has everything. Blocks."""
+        note = read_note(self._disk, self._directory.path)
+        if note is not None:
+            write_note(self._disk, self._directory.path, Note(note.holder, complete=True))
+
+    def check_classes(self, state: State, *, has_bucket: bool) -> None:
+        """Refuse topics whose records must be in a bucket if there is none."""
+        names = replicated_topics(state)
+        if names and not has_bucket:
+            raise DataDirIncompatible(
+                f"{len(names)} topics in {self._directory.path} have durability replicated ({names[0]}), which needs a "
+                "bucket: set TOPICS_BUCKET, for a copy of another server to a prefix of its own; "
+                "file:///an/empty/directory will do",
+                directory=self._directory.path,
+                setting="bucket",
+            )
+
+
+def replicated_topics(state: State) -> list[str]:
+    """The topics whose records must be in the bucket before any reader sees them."""
+    return [topic.name for topic in state.by_id.values() if topic.config.durability == "replicated"]

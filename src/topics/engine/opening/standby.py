@@ -1,0 +1,179 @@
+"""A standby's part of the store: the log in the bucket is written to the own log and folded, until it takes over.
+
+    thread: pieces ─▶ work, a few ms at a time: some frames ─▶ own log (same bytes, same positions) ─▶ State.apply
+                                                                                                  └─▶ waiters, followers
+    thread: the term is its own ─▶ work: the rest is folded ─▶ seqs are skipped, as after a restore ─▶ primary
+
+A frame at a position of the bucket's log has the same position in the own one. So packs, snapshots and the log of this
+directory are those of a primary, checkpoints run as always, and taking over opens nothing again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from topics.engine.core.op_table import Op
+from topics.engine.opening.single_appends import ops_of
+from topics.model.errors import DamagedData, NotPrimary, TopicsError
+from topics.storage.bucket.following import Following
+from topics.storage.bucket.slots import LogPiece
+from topics.storage.steps import Steps
+from topics.storage.wal.log_scan import WINDOW_BYTES, read_window, whole_frame_bytes
+
+if TYPE_CHECKING:
+    from topics.engine.log.topic import Topic
+    from topics.engine.opening.store import Store
+
+log = logging.getLogger("topics.engine")
+
+# A slice of folding, and how much of the log is folded before the clock is looked at.
+SLICE_S = 0.002
+FOLDED_BYTES = 32 << 10
+
+Frames = list[tuple[int, bytes]]
+
+
+class Standby:
+    """Owned by the store, while it is one."""
+
+    def __init__(self, store: Store, following: Following) -> None:
+        self._store = store
+        self.following = following
+        self._state, self._wal = store.state, store.wal
+        self._piece: LogPiece | None = None
+        self._data = b""
+        self._at = 0
+        # Written to the own log, and not folded yet.
+        self._unfolded: Frames = []
+        self._taking_over: Steps[None] | None = None
+        # Everything that the bucket had at this time is folded.
+        self._known_s = store.clock_s()
+        # Called when it is primary, or when what was told is over.
+        self._when_decided: list[Callable[[], None]] = []
+
+    # --- what is told about it ---
+
+    @property
+    def age_ms(self) -> int:
+        """How old the state is at most, as far as the bucket has it."""
+        return max(0, int((self._store.clock_s() - self._known_s) * 1000))
+
+    def refusal(self) -> NotPrimary:
+        primary = self.following.primary
+        url = primary.url if primary is not None and not primary.released else None
+        where = f"the primary is {url}" if url else "no primary is known for now"
+        return NotPrimary(f"this server is a standby and changes nothing; {where}", primary=url, role="standby")
+
+    # --- folding ---
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._unfolded or self._data or self._taking_over or self.following.has_more)
+
+    def work(self) -> bool:
+        """A slice; whether there is more to do at once."""
+        until_s = self._store.clock_s() + SLICE_S
+        if self._taking_over is not None:
+            self._step(self._taking_over, until_s)
+            return True
+        while self._fold_some():
+            if self._store.clock_s() >= until_s:
+                return True
+        following = self.following
+        if self._unfolded or self._data:
+            return True
+        known_s = following.known_s()
+        if known_s is None:
+            return True
+        self._known_s = max(self._known_s, known_s)
+        if following.taken is not None:
+            self._taking_over = self._store.taking_over(following.taken)
+            return True
+        if not following.promoting:
+            self._decided()
+        return False
+
+    def _step(self, steps: Steps[None], until_s: float) -> None:
+        try:
+            while self._store.clock_s() < until_s:
+                next(steps)
+        except StopIteration:
+            self._decided()
+        except TopicsError as error:
+            log.critical("this server could not become primary: %s", error.message)
+            self.following.lost = error
+            self._taking_over = None
+
+    def _fold_some(self) -> bool:
+        """Some frames; False if there are none, or the disk has to catch up first."""
+        if self._unfolded:
+            return self._fold()
+        if not self._data and not self._take():
+            return False
+        if self._wal.overloaded:
+            return False
+        frames = self._next_frames()
+        for position, body in frames:
+            if self._wal.append(body, urgent=True) != position:
+                raise DamagedData(f"the own log is at position {self._wal.buffered_to}, the bucket's at {position}")
+        self._unfolded = frames
+        self._store.commit_log.unfolded = True
+        self._wal.flush()
+        return self._fold()
+
+    def _take(self) -> bool:
+        taken = self.following.take()
+        if taken is None:
+            return False
+        self._piece, frames = taken
+        self._data, self._at = bytes(frames), 0
+        return True
+
+    def _next_frames(self) -> Frames:
+        piece, data, at = self._piece, self._data, self._at
+        assert piece is not None
+        position = piece.from_position + at
+        frames, reached = read_window(data[at : at + FOLDED_BYTES], position, piece.salt)
+        if not reached:
+            wanted = whole_frame_bytes(data[at : at + WINDOW_BYTES], position, piece.salt) or 0
+            frames, reached = read_window(data[at : at + wanted], position, piece.salt)
+        if not reached:
+            raise DamagedData(f"a piece of the log in the bucket is damaged at position {position}")
+        self._at += reached
+        if self._at == len(data):
+            self._data = b""
+        return frames
+
+    def _fold(self) -> bool:
+        frames = self._unfolded
+        if self._wal.written_to < frames[-1][0]:
+            # The commit thread writes: a checkpoint must not find the state ahead of the log.
+            return False
+        for position, op in ops_of(self._state, frames, 0, join=True):
+            self._apply(op, position)
+        self._unfolded = []
+        self._store.commit_log.unfolded = False
+        self._store.syncer.want_sync(frames[-1][0])
+        return True
+
+    def _apply(self, op: Op, position: int) -> None:
+        """As recovery does; then whoever waits for one of its topics looks again."""
+        state, kind = self._state, self._state.ops.of(op)
+        ids = {op.topic_id, *kind.other_topics(state, op), *(added.topic_id for added in kind.adds(op))}
+        before: list[Topic] = [topic for topic_id in ids if (topic := state.by_id.get(topic_id)) is not None]
+        state.apply(op, position)
+        for topic in before:
+            self._store.waiters.moved(topic)
+
+    # --- promotion ---
+
+    def when_decided(self, callback: Callable[[], None]) -> None:
+        """Call back when this server is primary, or another one is."""
+        self._when_decided.append(callback)
+
+    def _decided(self) -> None:
+        callbacks, self._when_decided = self._when_decided, []
+        for callback in callbacks:
+            callback()

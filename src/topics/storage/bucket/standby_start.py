@@ -1,0 +1,107 @@
+"""The start of a standby: its directory is filled from the bucket, and what it had before is removed or set aside.
+
+empty directory               filled with the newest snapshot and the log after it, or begun if there is none
+of a standby                  emptied first: everything in it came from the bucket
+of a server that was primary  set aside first, unless it stopped with everything in the bucket
+of a server without a bucket  refused
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from topics.model.errors import DataDirIncompatible
+from topics.storage.bucket.bucket import ObjectBucket
+from topics.storage.bucket.connecting import connect, probe
+from topics.storage.bucket.joining import NOTE, Note, new_holder, read_note, write_note
+from topics.storage.bucket.restoring import NotInBucket, Restored, restore_into
+from topics.storage.bucket.terms import BEGINNING, Place
+from topics.storage.directory import DataDirectory, Meta
+from topics.storage.disk import Disk
+
+logger = logging.getLogger("topics.bucket")
+
+# How often a standby looks for the snapshot that leads over a gap.
+GAP_PAUSE_S = 1.0
+
+
+class StartingPoint(NamedTuple):
+    """Where a standby goes on: the first slot that it has not read, who has its term, and the log before it."""
+
+    holder: str
+    place: Place
+    owner: str
+    position: int
+    # when its last piece was cut; 0: there is none
+    time_ms: int
+
+
+def begin_standby(
+    url: str,
+    environ: Mapping[str, str],
+    disk: Disk,
+    directory: DataDirectory,
+    *,
+    now_ms: Callable[[], int],
+    pause: Callable[[float], None] = time.sleep,
+) -> tuple[ObjectBucket, StartingPoint]:
+    """Check the bucket, and fill the directory from it. Blocks."""
+    bucket = connect(url, environ)
+    probe(bucket, url)
+    _make_vacant(disk, directory, now_ms())
+    directory.clear_unfinished()
+    holder = new_holder()
+    # Before there is any data: whatever starts here later knows that none of it is its own.
+    write_note(disk, directory.path, Note(holder, standby=True))
+    restored = _restored(bucket, disk, directory, pause)
+    if restored is None:
+        directory.begin()
+        shutil.rmtree(directory.restoring_path)
+        return bucket, StartingPoint(holder, BEGINNING, "", 0, 0)
+    directory.fill(Meta(disk.boot_id(), False, 0))
+    return bucket, StartingPoint(holder, restored.place, restored.owner, restored.position, restored.time_ms)
+
+
+def _make_vacant(disk: Disk, directory: DataDirectory, now_ms: int) -> None:
+    note = read_note(disk, directory.path)
+    if directory.vacant:
+        return
+    if note is None:
+        raise DataDirIncompatible(
+            f"{directory.path} has data of a server without a bucket, which a standby would not keep; start the "
+            "standby on an empty directory",
+            directory=directory.path,
+        )
+    if note.standby or note.complete:
+        directory.empty()
+        return
+    when = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    aside = directory.set_aside(f"aside-{when}", NOTE)
+    logger.warning(
+        "this directory was a primary's, and may have writes that the bucket does not have: it is set aside in %s, "
+        "where `topics export` reads it; remove it when you do not need it",
+        aside,
+    )
+
+
+def _restored(
+    bucket: ObjectBucket, disk: Disk, directory: DataDirectory, pause: Callable[[float], None]
+) -> Restored | None:
+    said = False
+    while True:
+        try:
+            restored = restore_into(bucket, disk, directory.restoring_path)
+        except NotInBucket:
+            return None
+        if restored.whole:
+            return restored
+        if not said:
+            logger.warning("the log in the bucket has a gap: waiting for the primary's next snapshot")
+            said = True
+        directory.clear_unfinished()
+        pause(GAP_PAUSE_S)
