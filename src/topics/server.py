@@ -152,8 +152,8 @@ async def serve(
             await server.stopped()
     finally:
         await server.close()
-    if server.rejoins:
-        return dataclasses.replace(settings, standby=True, port=server.port)
+    if server.rejoins_on is not None:
+        return dataclasses.replace(settings, standby=True, port=server.rejoins_on)
     log.info("stopped")
     return None
 
@@ -204,8 +204,8 @@ class Server:
         self._loop = loop
         self._clock = clock or SystemClock()
         self._stop = asyncio.Event()
-        # The store is not to be used any more, and the server starts again as a standby.
-        self.rejoins = False
+        # The server starts again as a standby, on this port: its store is not to be used any more.
+        self.rejoins_on: int | None = None
         self.store = Store(
             settings.data_dir, settings, clock=self._clock, disk=disk, notify=self._notify, wake=self._wake, timers=loop
         )
@@ -283,6 +283,7 @@ class Server:
         say_access(settings.host, self._authenticator, self._tokens)
         say_tls(settings.host, self._listener.tls)
         await self._listener.start(settings.host, settings.port)
+        self.store.bucket_side.port = self.port
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         scheme = "http" if self._listener.tls is None else "https"
         log.info("listening on %s://%s:%d", scheme, host, self.port)
@@ -565,7 +566,7 @@ class Server:
         """Another server is primary: this one follows it, with a store that is filled anew from the bucket."""
         if not self._stop.is_set():
             log.warning("starting again as a standby: %s", why)
-            self.rejoins = True
+            self.rejoins_on = self.port
             self._stop.set()
 
     async def stopped(self) -> None:

@@ -17,7 +17,7 @@ from topics.engine.core import commit_log
 from topics.engine.core.checkpoints import checkpoint
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.core.waiting.runner import attempt
-from topics.model.errors import DataDirIncompatible, InvalidRequest, NotReplicated, ReadOnly, TopicsError
+from topics.model.errors import DataDirIncompatible, InvalidRequest, NotPrimary, NotReplicated, TopicsError
 from topics.model.requests.config import ConfigRequest
 from topics.model.requests.multi_append import MultiAppendRequest
 from topics.model.requests.records import append_decoder, decode_body
@@ -489,7 +489,7 @@ def test_a_snapshot_after_a_gap_counts_only_if_no_other_server_took_over_before(
 
     interrupted.before = take_over_after_manifest
     rig.wait_until(lambda: change.done)
-    assert isinstance(change.error, ReadOnly)
+    assert isinstance(change.error, NotPrimary)
     assert payloads(rig, "r") == []
     assert shipping_of(rig).fenced is not None
 
@@ -503,8 +503,8 @@ def test_a_server_that_is_shut_out_acknowledges_nothing_that_waits(opened: Open,
     run(SharedView(interrupted), open_term("other", "other", 0))
     interrupted.before = nothing
     rig.wait_until(lambda: change.done)
-    assert isinstance(change.error, ReadOnly)
-    assert isinstance(told[0], ReadOnly)
+    assert isinstance(change.error, NotPrimary)
+    assert isinstance(told[0], NotPrimary)
     assert payloads(rig, "r") == []
 
 

@@ -93,6 +93,11 @@ class DataDirectory:
         """Whether the machine has kept running since the last open, so that no written byte can have been lost."""
         return self.previous.boot_id != "" and self.previous.boot_id == self._disk.boot_id()
 
+    @property
+    def runs_noted(self) -> int:
+        """How often the beginning or end of a run was recorded: it grows with every run that may write."""
+        return self._current.written
+
     def name_of(self, path: str) -> str:
         """The path of a file relative to this directory."""
         return path.removeprefix(self.path + os.sep)

@@ -34,12 +34,14 @@ class BucketSide:
         self._clock = clock
         self._notify = notify
         self._bucket: ObjectBucket | None = None
+        # where others reach this server, unless that is a setting
+        self.port = settings.port
 
     @property
     def _mine(self) -> Identity:
         settings = self._settings
         scheme = "http" if settings.tls_cert is None else "https"
-        url = settings.advertise_url or f"{scheme}://{settings.host}:{settings.port}"
+        url = settings.advertise_url or f"{scheme}://{settings.host}:{self.port}"
         lease_ms = settings.bucket_lease_ms
         return Identity(url, max(lease_ms, LEASE_MS_ALONE) if settings.bucket_takeover == "off" else lease_ms)
 
@@ -111,7 +113,7 @@ class BucketSide:
         """The server stops, and the bucket has everything. Blocks."""
         note = read_note(self._disk, self._directory.path)
         if note is not None:
-            write_note(self._disk, self._directory.path, Note(note.holder, complete=True))
+            write_note(self._disk, self._directory.path, Note(note.holder, complete=self._directory.runs_noted))
 
     def check_classes(self, state: State, *, has_bucket: bool) -> None:
         """Refuse topics whose records must be in a bucket if there is none."""

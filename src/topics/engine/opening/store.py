@@ -117,7 +117,7 @@ class Store:
         self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
         self._repair = repair
         # The bucket, if there is one: what sends the log there, or what follows it there.
-        self._bucket_side = BucketSide(self.settings, self._disk, self._directory, self._clock, notify)
+        self.bucket_side = BucketSide(self.settings, self._disk, self._directory, self._clock, notify)
         self.shipping: Shipping | None = None
         self.standby: Standby | None = None
         # Called when a standby has become primary.
@@ -174,8 +174,8 @@ class Store:
 
     def _recover(self) -> Steps[None]:
         directory = self._directory
-        following = (yield from self._bucket_side.follow()) if self._follows else None
-        joined = (yield from self._bucket_side.join()) if self._has_bucket and following is None else None
+        following = (yield from self.bucket_side.follow()) if self._follows else None
+        joined = (yield from self.bucket_side.join()) if self._has_bucket and following is None else None
         previous = directory.previous
         self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
@@ -199,7 +199,7 @@ class Store:
             split=blob_start,
         )
         yield from self._fold(carried, replay, synced_to)
-        self._bucket_side.check_classes(self.state, has_bucket=self._has_bucket or self._repair)
+        self.bucket_side.check_classes(self.state, has_bucket=self._has_bucket or self._repair)
         if self._repair:
             self.given_up += gap_lines(replay.repaired)
             self.given_up += drop_damaged(self.state, self.packs)
@@ -227,6 +227,8 @@ class Store:
             yield from self._wait_shipped()
         # Only now: a start after a crash before this line must skip again.
         yield from in_thread(directory.mark_open)
+        if self.shipping is not None:
+            self.shipping.begun = True
         self.scheduler.look_again()
 
     @property
@@ -260,7 +262,7 @@ class Store:
             yield
         self.commit_log.steady.go_on(self.state.noted)
         yield from self._replayed()
-        self._ship(taken.joined)
+        shipping = self._ship(taken.joined)
         if taken.lost_since_ms:
             seqs_min = yield from self._skip_since(taken.lost_since_ms, in_bucket=True)
             self.transactions.recovered(whole=False, fences_ahead=max(SEQ_CHUNK, seqs_min))
@@ -271,7 +273,8 @@ class Store:
         yield from self._wait_shipped()
         # Nothing is acknowledged before this: a start after a crash finds a standby's directory, and empties it.
         yield from in_thread(self._directory.mark_open)
-        yield from in_thread(lambda: self._bucket_side.note_primary(taken.joined.holder))
+        yield from in_thread(lambda: self.bucket_side.note_primary(taken.joined.holder))
+        shipping.begun = True
         self.standby = self.commit_log.closed = None
         self.scheduler.look_again()
         log.warning("this server is primary, with term %d", taken.joined.term)
@@ -373,12 +376,13 @@ class Store:
             self.state.enforce_caps(topic, self.state.cold.load_now)
             yield
 
-    def _ship(self, joined: Joined) -> None:
+    def _ship(self, joined: Joined) -> Shipping:
         source = ShippingSource(self._disk, self._directory, self.wal, self.syncer, self.snapshots, self.packs)
-        self.shipping = self.commit_log.bucket = self._bucket_side.ship(joined, source)
+        self.shipping = self.commit_log.bucket = self.bucket_side.ship(joined, source)
         if self.settings.bucket_takeover != "off":
             self.commit_log.may_answer = self.shipping.may_answer
         self.shipping.start()
+        return self.shipping
 
     def _exists(self, topic: Topic) -> bool:
         return self.state.by_id.get(topic.id) is topic
@@ -613,14 +617,14 @@ class Store:
             healthy = self.checkpoint()
         self.syncer.stop()
         self.worker.stop()
-        if self.shipping is not None:
-            self.shipping.stop()
         try:
+            if self.shipping is not None:
+                self.shipping.stop()
             if healthy and self.syncer.failed is None:
                 self.wal.close()
                 self._directory.mark_clean(self.wal.written_to)
-                if self.shipping is not None and self.shipping.is_complete:
-                    self._bucket_side.note_complete()
+            if self.shipping is not None and standby is None and self.shipping.is_complete:
+                self.bucket_side.note_complete()
         except (OSError, StorageError) as error:
             log.error("the data directory could not be closed cleanly; the next start replays the log: %s", error)
         finally:

@@ -48,8 +48,8 @@ class Note(msgspec.Struct, frozen=True):
     holder: str
     # It is a standby's: everything in it came from the bucket.
     standby: bool = False
-    # Its server has stopped, and everything in it is in the bucket.
-    complete: bool = False
+    # Its server has ended with everything in the bucket, when the directory's `runs_noted` was this; 0: it has not.
+    complete: int = 0
 
 
 class Joined(NamedTuple):

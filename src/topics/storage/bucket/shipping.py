@@ -112,6 +112,8 @@ class Shipping:
         self.term = joined.term
 
         # the owner's
+        # The server is open: which seqs it skips, because one before it may have used them, is in the log.
+        self.begun = False
         self._offered_to = joined.position
         self._sync_wanted_s = 0.0
         # Changes up to here wait until they are in the bucket.
@@ -576,7 +578,7 @@ class Shipping:
         self._come_back()
 
     def _release(self) -> None:
-        end_position = self.shipped_to if self.is_complete else -1
+        end_position = self.shipped_to if self.is_complete and self.begun else -1
         try:
             run(self._bucket, announce(self._seen.primary.last(end_position), self._seen))
         except TopicsError as error:

@@ -77,7 +77,8 @@ def _make_vacant(disk: Disk, directory: DataDirectory, now_ms: int) -> None:
             "standby on an empty directory",
             directory=directory.path,
         )
-    if note.standby or note.complete:
+    if note.standby or note.complete == directory.runs_noted:
+        logger.info("there is nothing here that the bucket does not have: the directory is filled anew")
         directory.empty()
         return
     when = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
