@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import Counter
 
 import pytest
 
-from tests.bucket.standbys import Servers, servers, until, until_sees
+from tests.bucket.standbys import Servers, role, servers, until, until_primary, until_sees
 from tests.bucket.test_lost_machine import until_shipped
 from tests.client.conftest import Connect
 from tests.client.going_on import Progress, going_on
@@ -21,6 +22,8 @@ __all__ = ["servers"]
 pytestmark = pytest.mark.slow
 TAKE_OVERS = 3
 BETWEEN = 20
+# A server that is stopped keeps its connections: only its silence shows it.
+SILENCE_S_MAX = 5.0
 
 
 class Pair:
@@ -46,9 +49,28 @@ class Pair:
         """The primary; a new machine at its address is the next standby."""
         port = self.primary.port
         self.primary.kill()
-        self.primary = self.standby
-        until(lambda: self.primary.client().get("/v0/health").json["role"] == "primary", "a take-over")
-        self.standby = self._start(port, "--standby")
+        until_primary(self.standby)
+        self.primary, self.standby = self.standby, self._start(port, "--standby")
+
+    def stop(self) -> None:
+        """The primary, until the standby has taken over: it does not answer, and is not gone either."""
+        self.primary.process.send_signal(signal.SIGSTOP)
+        try:
+            until_primary(self.standby)
+        finally:
+            self.primary.process.send_signal(signal.SIGCONT)
+        self._swap()
+
+    def promote(self) -> None:
+        """The standby, beside a primary that is well."""
+        with Client(f"http://127.0.0.1:{self.standby.port}") as client:
+            client.promote(force=True)
+        self._swap()
+
+    def _swap(self) -> None:
+        self.primary, self.standby = self.standby, self.primary
+        client = self.standby.client()
+        until(lambda: role(client) == "standby", "the old primary is a standby")
 
 
 @pytest.fixture
@@ -56,10 +78,11 @@ def pair(servers: Servers) -> Pair:
     return Pair(servers)
 
 
-def test_what_is_replicated_is_neither_lost_nor_seen_twice(connect: Connect, pair: Pair) -> None:
-    client = connect(pair.urls)
+@pytest.mark.parametrize("how", ["kill", "stop", "promote"])
+def test_what_is_replicated_is_neither_lost_nor_seen_twice(connect: Connect, pair: Pair, how: str) -> None:
+    client = connect(pair.urls, timeout_s=SILENCE_S_MAX)
     client.create("t", durability="replicated")
-    with client.watch("t") as watch:
+    with client.watch("t", heartbeat_ms=1_000) as watch:
 
         def write(own: Progress, ended: threading.Event) -> None:
             while not ended.is_set():
@@ -77,7 +100,7 @@ def test_what_is_replicated_is_neither_lost_nor_seen_twice(connect: Connect, pai
             for _ in range(TAKE_OVERS):
                 for own in (written, seen):
                     own.wait_for(len(own.done) + BETWEEN)
-                pair.kill()
+                getattr(pair, how)()
             for own in (written, seen):
                 own.wait_for(len(own.done) + BETWEEN)
     assert [record.data for record in client.read("t")] == written.done, "each once, in order"
