@@ -28,6 +28,7 @@ from topics.model.errors import (
     NotReplicated,
     PayloadTooLarge,
     PipelineNotFound,
+    PrimaryAlive,
     ReadOnly,
     RecordTooLarge,
     RequestTimeout,
@@ -77,6 +78,7 @@ __all__ = [
     "NotReplicated",
     "PayloadTooLarge",
     "PipelineNotFound",
+    "PrimaryAlive",
     "ReadOnly",
     "RecordTooLarge",
     "RequestTimeout",
@@ -170,6 +172,7 @@ KINDS: Final[Mapping[str, type[TopicsError]]] = {
         *(
             StageNotFound,
             Fenced,
+            PrimaryAlive,
             TableTaken,
             TopicFull,
             Throttled,
