@@ -258,9 +258,7 @@ class Server:
             limits=http_limits(self._settings),
             render_error=render_error,
             on_head=self._api.handle_head,
-            on_reply=on_reply(
-                cors, self._request_log(), self._promotion.age_ms if self._settings.bucket is not None else None
-            ),
+            on_reply=on_reply(cors, self._request_log(), self._promotion.age),
             tls=tls,
         )
 
@@ -502,8 +500,8 @@ class Server:
             log.exception("a turn of the store failed and will be tried again")
             wait_s = FAILED_REST_S
         self._note(time.monotonic() - started_s, "a turn of the store")
-        if self.store.outlived is not None:
-            self._rejoin(self.store.outlived)
+        if self._promotion.outlived is not None:
+            self._rejoin(self._promotion.outlived)
         if wait_s == 0.0 and not self.store.has_work:
             # Only tasks can continue, and they have asked for a tick: a turn as well would do the same work twice.
             wait_s = None
@@ -567,6 +565,7 @@ class Server:
         if not self._stop.is_set():
             log.warning("starting again as a standby: %s", why)
             self.rejoins_on = self.port
+            self._lifecycle.rejoins = self.store.commit_log.closed
             self._stop.set()
 
     async def stopped(self) -> None:

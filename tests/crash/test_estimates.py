@@ -64,7 +64,7 @@ def test_a_power_failure_that_takes_records_counts_about_as_many_as_came_since_t
     rig = open_rig(disk=disk)
     rig.configure("a")
     rig.append("a", *range(10))
-    at_once(rig.store._wait_synced())
+    at_once(rig.store.wait_synced())
     gate = disk.hold("fdatasync", path=".log")
     rig.append("a", *range(10, 30))
     again = Rig(tmp_path / "after", disk=disk.power_loss(rig.path, tmp_path / "after", "keep"), clock=rig.clock)

@@ -276,7 +276,7 @@ def test_damage_in_the_middle_of_the_log_is_refused_and_a_torn_end_is_not(tmp_pa
         whole = log.read_bytes()
         torn = whole.index(b'"data":49') + 3
         log.write_bytes(whole[:torn] + bytes(len(whole) - torn))
-        at_once(rig.store._wait_synced())
+        at_once(rig.store.wait_synced())
         rig.abandon()
         with pytest.raises(DamagedData, match="had been synced"):
             scan_of(rig)
@@ -293,7 +293,7 @@ def test_damage_in_the_middle_of_the_log_is_refused_and_a_torn_end_is_not(tmp_pa
 
 def make_backup(rig: Rig, file: Path) -> None:
     backup = rig.store.begin_backup("a test")
-    at_once(rig.store._wait_synced())
+    at_once(rig.store.wait_synced())
     for _ in backup.plan():
         pass
     with file.open("wb") as out:

@@ -21,6 +21,8 @@ class Lifecycle:
         self.draining = False
         # With a bucket: raises an error while this server may not change anything.
         self.check_primary: Callable[[], None] | None = None
+        # What is refused with instead, if the server goes down only to start again as a standby.
+        self.rejoins: Callable[[], TopicsError] | None = None
 
     def opened(self) -> None:
         self.serving = True
@@ -38,6 +40,8 @@ class Lifecycle:
         return int((self._clock_s() - self._started_s) * 1000)
 
     def refusal(self) -> TopicsError:
+        if self.rejoins is not None:
+            return self.rejoins()
         if self.draining:
             return ShuttingDown("the server is shutting down")
         return NotReady("the log is being replayed", replay_progress=round(self.progress, 4))

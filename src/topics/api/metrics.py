@@ -27,6 +27,7 @@ from topics.api.replies import encode, performance
 from topics.api.routes import Route
 from topics.engine.core.waiting.runner import Steps
 from topics.engine.log.topic import Topic
+from topics.engine.opening.standby import Standby
 from topics.engine.opening.store import Store
 from topics.engine.queues.part import queue_of
 from topics.engine.routers.fold import Routes
@@ -122,6 +123,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "topics_bucket_bytes": Family("counter", "Bytes of the log sent to the bucket."),
     "topics_bucket_failures": Family("counter", "Attempts that the bucket did not answer."),
     "topics_bucket_gaps": Family("counter", "Times that the copy had to go on from a snapshot."),
+    "topics_standby": Family("gauge", "1 if this server is a standby, 0 if it is primary or has no bucket."),
+    "topics_standby_lag_seconds": Family("gauge", "How old the state of a standby is at most, 0 if this is none."),
     "topics_wal_frames": Family("counter", "Frames written to the log."),
     "topics_wal_batches": Family("counter", "Writes to the log, each of many frames."),
     "topics_wal_fsyncs": Family("counter", "Syncs of the log."),
@@ -231,6 +234,7 @@ class Families(Collector):
             yield from _pipelines(open_store, self._principal)
         yield from _webhooks(self._webhooks)
         yield from _bucket(self._store.shipping)
+        yield from _standby(self._store.standby)
         yield from _log(open_store)
 
     def _process(self) -> Iterator[Metric]:
@@ -354,6 +358,11 @@ def _per_topic(shown: list[Topic], *, truncated: bool) -> Iterator[Metric]:
             families["topics_topic_queue_in_flight"].add_metric(label, queue.in_flight)
     yield from families.values()
     yield family("topics_topic_metrics_truncated", int(truncated))
+
+
+def _standby(standby: Standby | None) -> Iterator[Metric]:
+    yield family("topics_standby", int(standby is not None))
+    yield family("topics_standby_lag_seconds", standby.age_ms / 1000 if standby is not None else 0)
 
 
 def _bucket(shipping: Shipping | None) -> Iterator[Metric]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -45,9 +46,23 @@ class Promotion:
                 role="unknown",
             )
 
-    def age_ms(self) -> int | None:
-        """How old the state of a standby is at most; None for others."""
+    @property
+    def age(self) -> Callable[[], int | None] | None:
+        """What tells with every reply how old the state of a standby is at most; None: there is no standby."""
+        return None if self._store.settings.bucket is None else self._age_ms
+
+    def _age_ms(self) -> int | None:
         return self._store.standby.age_ms if self._store.standby is not None else None
+
+    @property
+    def outlived(self) -> str | None:
+        """Why the store must be closed, and the server must start again as a standby; None: it need not."""
+        shipping, standby = self._store.shipping, self._store.standby
+        if standby is not None and standby.following.lost is not None:
+            return standby.following.lost.message
+        if shipping is not None and shipping.fenced is not None and self._store.settings.bucket_takeover != "off":
+            return shipping.fenced.message
+        return None
 
     def routes(self) -> list[Route]:
         return [

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.state import State
 from topics.model.clock import Clock
-from topics.model.errors import DataDirIncompatible
+from topics.model.errors import DataDirIncompatible, NotPrimary
 from topics.model.settings import Settings
 from topics.storage.bucket.bucket import ObjectBucket
 from topics.storage.bucket.following import Following, Identity
 from topics.storage.bucket.joining import Joined, Note, join_bucket, read_note, write_note
 from topics.storage.bucket.shipping import Shipping, ShippingPace, ShippingSource
 from topics.storage.bucket.standby_start import begin_standby
+from topics.storage.bucket.terms import TakenOver
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
 from topics.storage.steps import Steps, in_thread
@@ -104,6 +106,13 @@ class BucketSide:
             now_ms=self._clock.now_ms,
             made_by="topics",
         )
+
+    def shut_out(self, commit_log: CommitLog, fenced: TakenOver) -> None:
+        """Another server has taken over: nothing is acknowledged any more; a host may start again as a standby."""
+        if self._settings.bucket_takeover != "off":
+            primary = fenced.detail.get("primary")
+            commit_log.closed = lambda: NotPrimary(fenced.message, primary=primary, role="standby")
+        commit_log.refuse_writes(fenced.message)
 
     def note_primary(self, holder: str) -> None:
         """From here on the directory may have what the bucket does not have. Blocks."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.ops import Resumed
 from topics.engine.core.state import State
@@ -17,6 +19,8 @@ SKIPPED_BYTES_PER_STEP = 4096
 # More records per second than one topic can get, and how far the clocks of two machines may differ.
 SEQS_PER_S_MAX = 1 << 21
 CLOCKS_APART_S_MAX = 60
+# The classes of which the log has everything after a kill of the process.
+LOGGED: Final[frozenset[Durability]] = frozenset(("memory", "disk", "fsync", "replicated"))
 
 
 def seqs_since(copied_ms: int, now_ms: int) -> int:

@@ -15,11 +15,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from topics.engine.core.op_table import Op
+from topics.engine.log.topic import SEQ_CHUNK
+from topics.engine.opening.loss_estimates import nothing
 from topics.engine.opening.single_appends import ops_of
+from topics.engine.opening.skipping import LOGGED
 from topics.model.errors import DamagedData, NotPrimary, TopicsError
-from topics.storage.bucket.following import Following
+from topics.storage.bucket.following import Following, TakeOver
 from topics.storage.bucket.slots import LogPiece
-from topics.storage.steps import Steps
+from topics.storage.steps import Steps, in_thread
 from topics.storage.wal.log_scan import WINDOW_BYTES, read_window, whole_frame_bytes
 
 if TYPE_CHECKING:
@@ -41,7 +44,7 @@ class Standby:
     def __init__(self, store: Store, following: Following) -> None:
         self._store = store
         self.following = following
-        self._state, self._wal = store.state, store.wal
+        self._state, self._wal, self._clock_s = store.state, store.wal, following.clock_s
         self._piece: LogPiece | None = None
         self._data = b""
         self._at = 0
@@ -49,7 +52,7 @@ class Standby:
         self._unfolded: Frames = []
         self._taking_over: Steps[None] | None = None
         # Everything that the bucket had at this time is folded.
-        self._known_s = store.clock_s()
+        self._known_s = following.clock_s()
         # Called when it is primary, or when what was told is over.
         self._when_decided: list[Callable[[], None]] = []
 
@@ -58,7 +61,7 @@ class Standby:
     @property
     def age_ms(self) -> int:
         """How old the state is at most, as far as the bucket has it."""
-        return max(0, int((self._store.clock_s() - self._known_s) * 1000))
+        return max(0, int((self._clock_s() - self._known_s) * 1000))
 
     def refusal(self) -> NotPrimary:
         primary = self.following.primary
@@ -70,16 +73,27 @@ class Standby:
 
     @property
     def pending(self) -> bool:
-        return bool(self._unfolded or self._data or self._taking_over or self.following.has_more)
+        following = self.following
+        return following.lost is None and bool(self._unfolded or self._data or self._taking_over or following.has_more)
 
     def work(self) -> bool:
         """A slice; whether there is more to do at once."""
-        until_s = self._store.clock_s() + SLICE_S
+        if self.following.lost is not None:
+            return False
+        try:
+            return self._work(self._clock_s() + SLICE_S)
+        except Exception as error:  # whatever it is, the state may be half of something: it is read anew
+            known = isinstance(error, TopicsError)
+            log.error("this standby begins again: %s", error, exc_info=not known)
+            self.following.lost = error if isinstance(error, TopicsError) else TopicsError(str(error))
+            return False
+
+    def _work(self, until_s: float) -> bool:
         if self._taking_over is not None:
             self._step(self._taking_over, until_s)
             return True
         while self._fold_some():
-            if self._store.clock_s() >= until_s:
+            if self._clock_s() >= until_s:
                 return True
         following = self.following
         if self._unfolded or self._data:
@@ -89,7 +103,7 @@ class Standby:
             return True
         self._known_s = max(self._known_s, known_s)
         if following.taken is not None:
-            self._taking_over = self._store.taking_over(following.taken)
+            self._taking_over = self._become_primary(following.taken)
             return True
         if not following.promoting:
             self._decided()
@@ -97,14 +111,10 @@ class Standby:
 
     def _step(self, steps: Steps[None], until_s: float) -> None:
         try:
-            while self._store.clock_s() < until_s:
+            while self._clock_s() < until_s:
                 next(steps)
         except StopIteration:
             self._decided()
-        except TopicsError as error:
-            log.critical("this server could not become primary: %s", error.message)
-            self.following.lost = error
-            self._taking_over = None
 
     def _fold_some(self) -> bool:
         """Some frames; False if there are none, or the disk has to catch up first."""
@@ -167,7 +177,31 @@ class Standby:
         for topic in before:
             self._store.waiters.moved(topic)
 
-    # --- promotion ---
+    # --- taking over ---
+
+    def _become_primary(self, taken: TakeOver) -> Steps[None]:
+        """The log in the bucket is folded up to its end, and the term is this server's."""
+        store, holder = self._store, taken.joined.holder
+        # The position of a checkpoint that runs is before the term: the bucket does not need its snapshot.
+        yield from store.finish_checkpoint()
+        store.commit_log.steady.go_on(self._state.noted)
+        yield from store.replayed()
+        shipping = store.ship(taken.joined)
+        if taken.lost_since_ms:
+            seqs_min = yield from store.skip_since(taken.lost_since_ms, in_bucket=True)
+            store.transactions.recovered(whole=False, fences_ahead=max(SEQ_CHUNK, seqs_min))
+        else:
+            yield from store.skip(LOGGED, nothing)
+            store.transactions.recovered(whole=True)
+        yield from store.wait_synced()
+        yield from store.wait_shipped()
+        # Nothing is acknowledged before this: a start after a crash finds a standby's directory, and empties it.
+        yield from in_thread(lambda: store.own_directory(holder))
+        shipping.begun = True
+        store.standby = store.commit_log.closed = None
+        store.scheduler.look_again()
+        log.warning("this server is primary, with term %d", taken.joined.term)
+        store.on_primary()
 
     def when_decided(self, callback: Callable[[], None]) -> None:
         """Call back when this server is primary, or another one is."""

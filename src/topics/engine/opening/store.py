@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, Literal
+from typing import Literal
 
 from topics.engine.core.appended import Appended, blob_start
 from topics.engine.core.checkpoints import checkpoint
@@ -25,12 +25,13 @@ from topics.engine.log.block import indexing_tags
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters
 from topics.engine.opening import loss_estimates as estimates
+from topics.engine.opening import skipping
 from topics.engine.opening.bucket_side import BucketSide, replicated_topics
 from topics.engine.opening.composition import new_state
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.opening.restore import restore
 from topics.engine.opening.single_appends import ops_of
-from topics.engine.opening.skipping import seqs_since, skip
+from topics.engine.opening.skipping import LOGGED, seqs_since
 from topics.engine.opening.standby import Standby
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
@@ -47,11 +48,11 @@ from topics.engine.transactions.verbs import Transactions
 from topics.engine.webhooks.dispatcher import Dispatcher
 from topics.engine.webhooks.verbs import Webhooks
 from topics.model.clock import Clock, SystemClock
-from topics.model.errors import NotPrimary, StorageError
+from topics.model.errors import StorageError
 from topics.model.requests.config import GATED, Durability
 from topics.model.settings import Settings
 from topics.storage.backup import Backup
-from topics.storage.bucket.following import Following, TakeOver
+from topics.storage.bucket.following import Following
 from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.shipping import Shipping, ShippingSource
 from topics.storage.directory import DataDirectory
@@ -78,8 +79,6 @@ HOUSE_BUSY_MS, HOUSE_MS = 2.0, 18.0
 SLICE_MS = 2.0
 # Reading the snapshot is the first tenth of a recovery's progress, replaying the log the rest.
 SNAPSHOT_SHARE = 0.1
-# The classes of which the log has everything after a kill of the process.
-LOGGED: Final[frozenset[Durability]] = frozenset(("memory", "disk", "fsync", "replicated"))
 
 
 class Store:
@@ -211,20 +210,20 @@ class Store:
         not_all_here = bool(replay.repaired or copied_ms)
         seqs_min = 0
         if copied_ms:
-            seqs_min = yield from self._skip_since(copied_ms, in_bucket=bool(joined and joined.restored))
+            seqs_min = yield from self.skip_since(copied_ms, in_bucket=bool(joined and joined.restored))
         elif replay.repaired:
-            yield from self._skip(frozenset(), estimates.in_gaps(self.state, replay.repaired))
+            yield from self.skip(frozenset(), estimates.in_gaps(self.state, replay.repaired))
         elif not previous.clean_stop and directory.same_boot:
-            yield from self._skip(LOGGED, estimates.nothing)
+            yield from self.skip(LOGGED, estimates.nothing)
         elif not previous.clean_stop:
-            yield from self._skip(GATED, estimates.since_sync(self._synced_heads))
+            yield from self.skip(GATED, estimates.since_sync(self._synced_heads))
         # Parts that a stage of the original got after the copy are missing here, and a commit would not notice.
         whole = not self.given_up and not copied_ms and (previous.clean_stop or directory.same_boot)
         self.transactions.recovered(whole=whole, fences_ahead=max(SEQ_CHUNK, seqs_min) if not_all_here else 0)
         if not_all_here:
-            yield from self._wait_synced()
+            yield from self.wait_synced()
         if joined is not None and (joined.restored is not None or replicated_topics(self.state)):
-            yield from self._wait_shipped()
+            yield from self.wait_shipped()
         # Only now: a start after a crash before this line must skip again.
         yield from in_thread(directory.mark_open)
         if self.shipping is not None:
@@ -246,58 +245,19 @@ class Store:
             return "standby"
         return "primary" if self.shipping is not None else None
 
-    def clock_s(self) -> float:
-        return self._clock.monotonic_ms() / 1000
-
     def _begin_following(self, following: Following) -> None:
         self.standby = Standby(self, following)
         self.commit_log.closed = self.standby.refusal
         following.start()
 
-    def taking_over(self, taken: TakeOver) -> Steps[None]:
-        """From a standby to a primary: the log in the bucket is folded up to its end, and the term is this server's."""
-        while self._checkpoint is not None:
-            # Its position is before the term: the bucket has it, and does not need this snapshot.
-            self._step_checkpoint()
-            yield
-        self.commit_log.steady.go_on(self.state.noted)
-        yield from self._replayed()
-        shipping = self._ship(taken.joined)
-        if taken.lost_since_ms:
-            seqs_min = yield from self._skip_since(taken.lost_since_ms, in_bucket=True)
-            self.transactions.recovered(whole=False, fences_ahead=max(SEQ_CHUNK, seqs_min))
-        else:
-            yield from self._skip(LOGGED, estimates.nothing)
-            self.transactions.recovered(whole=True)
-        yield from self._wait_synced()
-        yield from self._wait_shipped()
-        # Nothing is acknowledged before this: a start after a crash finds a standby's directory, and empties it.
-        yield from in_thread(self._directory.mark_open)
-        yield from in_thread(lambda: self.bucket_side.note_primary(taken.joined.holder))
-        shipping.begun = True
-        self.standby = self.commit_log.closed = None
-        self.scheduler.look_again()
-        log.warning("this server is primary, with term %d", taken.joined.term)
-        self.on_primary()
-
-    def _skip_since(self, copied_ms: int, *, in_bucket: bool) -> Steps[int]:
+    def skip_since(self, copied_ms: int, *, in_bucket: bool) -> Steps[int]:
         """Skip the seqs that may have been assigned since; how many they can be. `in_bucket`: what readers of
         `replicated` topics have seen is all there."""
         now_ms = self._clock.now_ms()
         seqs_min = seqs_since(copied_ms, now_ms)
         whole: frozenset[Durability] = frozenset(("replicated",) if in_bucket else ())
-        yield from self._skip(whole, estimates.since_copy(copied_ms, now_ms), seqs_min)
+        yield from self.skip(whole, estimates.since_copy(copied_ms, now_ms), seqs_min)
         return seqs_min
-
-    @property
-    def outlived(self) -> str | None:
-        """Why this store must be closed, and the server must start again as a standby; None: it need not."""
-        shipping, standby = self.shipping, self.standby
-        if standby is not None and standby.following.lost is not None:
-            return standby.following.lost.message
-        if shipping is not None and shipping.fenced is not None and self.settings.bucket_takeover != "off":
-            return shipping.fenced.message
-        return None
 
     def _apply_what_fits(self, op: Op, position: int) -> None:
         self.given_up += apply_what_fits(self.state, op, position)
@@ -361,14 +321,14 @@ class Store:
             self._directory,
         )
         if not self._follows:
-            yield from self._replayed()
+            yield from self.replayed()
         self.commit_log.room.renew()
         self.syncer.start()
         self.worker.start()
         if joined is not None:
-            self._ship(joined)
+            self.ship(joined)
 
-    def _replayed(self) -> Steps[None]:
+    def replayed(self) -> Steps[None]:
         """The log is folded: what is decided from here on is decided here."""
         for feature in self.state.features:
             feature.replayed()
@@ -376,7 +336,7 @@ class Store:
             self.state.enforce_caps(topic, self.state.cold.load_now)
             yield
 
-    def _ship(self, joined: Joined) -> Shipping:
+    def ship(self, joined: Joined) -> Shipping:
         source = ShippingSource(self._disk, self._directory, self.wal, self.syncer, self.snapshots, self.packs)
         self.shipping = self.commit_log.bucket = self.bucket_side.ship(joined, source)
         if self.settings.bucket_takeover != "off":
@@ -387,20 +347,20 @@ class Store:
     def _exists(self, topic: Topic) -> bool:
         return self.state.by_id.get(topic.id) is topic
 
-    def _skip(self, whole: frozenset[Durability], lost: estimates.Estimate, seqs_min: int = 0) -> Steps[None]:
-        failures = yield from skip(self.state, self.commit_log, self.wal, whole, lost, seqs_min)
-        yield from self._wait_synced()
+    def skip(self, whole: frozenset[Durability], lost: estimates.Estimate, seqs_min: int = 0) -> Steps[None]:
+        failures = yield from skipping.skip(self.state, self.commit_log, self.wal, whole, lost, seqs_min)
+        yield from self.wait_synced()
         if failures:
             raise failures[0]
 
-    def _wait_synced(self) -> Steps[None]:
+    def wait_synced(self) -> Steps[None]:
         position = self.wal.written_to
         self.syncer.want_sync(position)
         while self.wal.synced_to < position and self.syncer.failed is None:
             time.sleep(PAUSE_S)
             yield
 
-    def _wait_shipped(self) -> Steps[None]:
+    def wait_shipped(self) -> Steps[None]:
         """The log must be in the bucket before anything else happens.
 
         Which seqs are skipped must be there before any is assigned: the next restore must know. And so must be what
@@ -432,10 +392,7 @@ class Store:
         shipping.poll()
         fenced = shipping.fenced
         if fenced is not None and self.commit_log.read_only is None:
-            if self.settings.bucket_takeover != "off":
-                primary = fenced.detail.get("primary")
-                self.commit_log.closed = lambda: NotPrimary(fenced.message, primary=primary, role="standby")
-            self.commit_log.refuse_writes(fenced.message)
+            self.bucket_side.shut_out(self.commit_log, fenced)
 
     def flush(self) -> None:
         """Write and publish submitted changes, resume tasks that can continue, serve live readers: a few ms."""
@@ -544,6 +501,17 @@ class Store:
             return more
         return self._step_checkpoint() or more
 
+    def finish_checkpoint(self) -> Steps[None]:
+        """Until the one that runs has ended."""
+        while self._checkpoint is not None:
+            self._step_checkpoint()
+            yield
+
+    def own_directory(self, holder: str) -> None:
+        """A standby has become primary: a start after a crash goes on with what is here. Blocks."""
+        self._directory.mark_open()
+        self.bucket_side.note_primary(holder)
+
     def _step_checkpoint(self) -> bool:
         """A step of the running checkpoint, or of a new one."""
         if self._checkpoint is None:
@@ -610,7 +578,7 @@ class Store:
             standby.following.stop()
         healthy = self.commit_log.read_only is None and standby is None
         if healthy:
-            at_once(self._wait_synced())
+            at_once(self.wait_synced())
             self.settle()
             for feature in self.state.features:
                 feature.closing()

@@ -117,7 +117,7 @@ class Routes(Feature):
         """The topic's part, created if it has none."""
         part = routing_of(topic)
         if part is None:
-            part = topic.routing = RoutingPart(self.moved)
+            part = topic.routing = RoutingPart(self.moved, replaying=self.replaying)
         return part
 
     def _link(self, router: Router) -> None:
@@ -176,7 +176,8 @@ class Routes(Feature):
     def marked(self) -> None:
         """Marks after the checkpoint's position may need blocks that a source drops before its capture."""
         for router in self.by_name.values():
-            self.part_of(router.source).left_blocks = []
+            if not self.replaying:
+                self.part_of(router.source).left_blocks = []
 
     def capture_failed(self) -> None:
         """No checkpoint needs the dropped blocks any more."""
@@ -188,6 +189,10 @@ class Routes(Feature):
         """The log is replayed; routers that have something to forward may start."""
         self.replaying = False
         self._last_cut = None
+        for topic in self._state.by_id.values():
+            part = routing_of(topic)
+            if part is not None:
+                part.replaying = False
         self.capture_failed()
         self.moved.clear()
         self.moved.update((router.source, None) for router in self.by_name.values() if router.lag)

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from topics.model.requests.batch import Batch
 
 
-class RoutingPart(TopicPart):
-    __slots__ = ("_moved", "evidence", "hops", "inbound", "left_blocks", "outbound")
+# A mark comes soon after the op that took its records away: a standby keeps this many blocks for such marks.
+LEFT_BLOCKS_MAX = 64
 
-    def __init__(self, moved: dict[Topic, None]) -> None:
+
+class RoutingPart(TopicPart):
+    __slots__ = ("_moved", "evidence", "hops", "inbound", "left_blocks", "outbound", "replaying")
+
+    def __init__(self, moved: dict[Topic, None], *, replaying: bool) -> None:
         # Collects sources that have new records.
         self._moved = moved
         self.inbound: Router | None = None
@@ -27,6 +31,8 @@ class RoutingPart(TopicPart):
         self.hops: Hops | None = None
         # Blocks that the topic has dropped while a router may still have to copy from them; None: no router will.
         self.left_blocks: list[Block] | None = None
+        # Copies are cut from its blocks when their marks are read: a standby goes on with that after a checkpoint.
+        self.replaying = replaying
 
     def appended(self, topic: Topic, batch: Batch) -> None:
         if self.outbound:
@@ -44,7 +50,10 @@ class RoutingPart(TopicPart):
         return self.left_blocks or ()
 
     def captured(self) -> None:
-        self.left_blocks = None
+        if self.replaying and self.left_blocks is not None:
+            del self.left_blocks[:-LEFT_BLOCKS_MAX]
+        else:
+            self.left_blocks = None
 
     def pins_blocks(self) -> bool:
         return any(router.inflight is not None for router in self.outbound)

@@ -76,7 +76,7 @@ class Following:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bucket, self._mine, self._by_itself = bucket, mine, by_itself
-        self._notify, self._now_ms, self._clock = notify, now_ms, clock
+        self._notify, self._now_ms, self.clock_s = notify, now_ms, clock
         self._holder, self._token = start.holder, secrets.token_hex(16)
         # shared, under the condition
         self._changed = Condition()
@@ -182,13 +182,13 @@ class Following:
 
     def _go_on(self) -> bool:
         """One round: look for the primary, read a slot, or take over; True when that has succeeded."""
-        if self._clock() >= self._look_due_s:
+        if self.clock_s() >= self._look_due_s:
             self._look()
-        if self._clock() >= self._slot_due_s and self._read_next():
+        if self.clock_s() >= self._slot_due_s and self._read_next():
             return False
         if self._may_take_over():
             return self._take_over()
-        self._wait(min(self._look_due_s, self._slot_due_s) - self._clock())
+        self._wait(min(self._look_due_s, self._slot_due_s) - self.clock_s())
         return False
 
     def _wait(self, seconds: float) -> None:
@@ -201,7 +201,7 @@ class Following:
 
     def _read_next(self) -> bool:
         """Hand over the next slot; False if it is free."""
-        sent_s = self._clock()
+        sent_s = self.clock_s()
         found = run(self._bucket, read_slot(self._place))
         if found is None:
             self._free(sent_s)
@@ -241,7 +241,7 @@ class Following:
                 raise FellBehind(f"slot {self._place.slot} of term {self._place.term} is no longer in the bucket")
         self._slot_pause_s *= 2
         rests = self._slot_pause_s > SLOT_PAUSE_S_MAX and not self._is_behind()
-        self._slot_due_s = float("inf") if rests else self._clock() + min(SLOT_PAUSE_S_MAX, self._slot_pause_s)
+        self._slot_due_s = float("inf") if rests else self.clock_s() + min(SLOT_PAUSE_S_MAX, self._slot_pause_s)
 
     def _is_behind(self) -> bool:
         primary = self.primary
@@ -251,14 +251,14 @@ class Following:
 
     def _look(self) -> None:
         """Who is primary, and whether it lives."""
-        now_s = self._clock()
+        now_s = self.clock_s()
         seen = run(self._bucket, read_primary())
         renewed = seen is not None and (self._seen is None or seen.etag != self._seen.etag)
         lease_ms = seen.primary.lease_ms if seen is not None else self._mine.lease_ms
         if seen is None:
             # Nobody has ever been primary: the one that is about to start gets as long as a lease.
             self._alone_since_s = self._alone_since_s or now_s
-            self._lease_left_s = max(0.0, self._alone_since_s + lease_ms / 1000 - self._clock())
+            self._lease_left_s = max(0.0, self._alone_since_s + lease_ms / 1000 - self.clock_s())
         else:
             self._lease_left_s = self._watched.look(seen, now_s * 1000) / 1000
         interval_s = min(LOOK_S_MAX, lease_ms / 1000 / RENEWALS)
@@ -271,7 +271,7 @@ class Following:
                     self._known_s = max(self._known_s, self._looked_s)
             self._renewed_s = now_s
         self._seen, self.primary = seen, seen.primary if seen is not None else None
-        self._looked_s, self._look_due_s = now_s, self._clock() + again_s
+        self._looked_s, self._look_due_s = now_s, self.clock_s() + again_s
         if self._is_behind():
             self._slot_due_s, self._slot_pause_s = 0.0, SLOT_PAUSE_S_MIN
         if self._told and not self._forced and self._lease_left_s:
@@ -343,12 +343,12 @@ class Following:
         self._watched, self._alone_since_s = Watched(), None
         self._lease_left_s, self._look_due_s = self._mine.lease_ms / 1000, 0.0
         if self.away_since_s is None:
-            self.away_since_s = self._clock()
+            self.away_since_s = self.clock_s()
             logger.warning("the bucket does not answer: %s", error.message)
 
     def _come_back(self) -> None:
         if self.away_since_s is not None:
-            logger.info("the bucket answers again, after %.1f s", self._clock() - self.away_since_s)
+            logger.info("the bucket answers again, after %.1f s", self.clock_s() - self.away_since_s)
             self.away_since_s = None
 
 

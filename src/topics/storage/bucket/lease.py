@@ -10,12 +10,17 @@ before its first attempt at a renewal; others wait until they see the same versi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from topics.model.errors import DamagedData
 from topics.storage.bucket.bucket import Changed, Found
 from topics.storage.bucket.slots import PRIMARY
 from topics.storage.bucket.terms import Read, Steps, Swap, TakenOver
+
+# A server that did not run for this long has slept, and for a good part of its lease.
+SLEPT_S_MIN, SLEPT_SHARE = 1.0, 1 / 3
 
 
 class Primary(msgspec.Struct, frozen=True):
@@ -103,3 +108,36 @@ class Watched:
     def renewed(self, seen: Seen | None) -> bool:
         """Whether the object has changed since it was first looked at: its owner lives."""
         return self._seen is not None and seen is not None and seen.etag != self._seen.etag
+
+
+class OwnLease:
+    """The lease of this server, by its own clock: a thread renews it, the owner asks before it acknowledges writes."""
+
+    def __init__(self, lease_s: float, clock: Callable[[], float]) -> None:
+        self._lease_s, self._clock = lease_s, clock
+        self._until_s = clock() + lease_s
+        self._ran_s = clock()
+        self._doubts = False
+
+    def renewed(self, sent_s: float) -> None:
+        """The bucket has answered a renewal that was sent then."""
+        self._until_s = sent_s + self._lease_s
+
+    def slept(self) -> bool:
+        """Called in every tick that acknowledges writes: whether the owner has slept past the end of the lease.
+
+        A bucket that is away while the owner runs is not that: it goes on, and notices when the bucket is back.
+        """
+        now_s = self._clock()
+        slept_s, self._ran_s = now_s - self._ran_s, now_s
+        if slept_s <= max(SLEPT_S_MIN, SLEPT_SHARE * self._lease_s) or now_s < self._until_s:
+            return False
+        self._doubts = True
+        return True
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it slept, and the bucket has not told since that it is still primary."""
+        if self._doubts and self._clock() < self._until_s:
+            self._doubts = False
+        return self._doubts

@@ -27,7 +27,7 @@ from topics.storage.bucket.bucket import ObjectBucket, Unreachable
 from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
 from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.keeping import Keeping, stored_files
-from topics.storage.bucket.lease import announce
+from topics.storage.bucket.lease import OwnLease, announce
 from topics.storage.bucket.restoring import END_BYTES
 from topics.storage.bucket.slots import FILES, LogPiece
 from topics.storage.bucket.terms import Place, TakenOver, run, write_piece
@@ -45,8 +45,6 @@ RETRY_S_MIN, RETRY_S_MAX = 0.1, 5.0
 STOP_S, LAST_REQUEST_S = 10.0, 2.0
 # A lease is renewed this many times before it would end.
 RENEWALS = 3
-# An owner that did not run for this long has slept, and for a good part of its lease.
-SLEPT_S_MIN = 1.0
 
 
 class ShippingPace(NamedTuple):
@@ -129,6 +127,7 @@ class Shipping:
         self._stopping = False
         self._stop_at_s = 0.0
         # set by the thread, read by the owner
+        self._lease = OwnLease(joined.seen.primary.lease_ms / 1000, clock)
         self.shipped_to = joined.position
         self._manifest_position = -1
         self.whole = joined.whole and wal.oldest_position <= joined.position
@@ -144,10 +143,6 @@ class Shipping:
         self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)
         self._seen, self._renew_at_s = joined.seen, clock() + joined.seen.primary.lease_ms / 1000 / RENEWALS
         self._uploaded: set[str] | None = None  # unknown until the first snapshot of this run
-        # when the lease ends, by the thread; when the owner ran last, and whether it must ask before it answers
-        self._lease_until_s = clock() + joined.seen.primary.lease_ms / 1000
-        self._ran_s = clock()
-        self._doubts = False
         self._thread = Thread(target=self._run, name="topics-bucket", daemon=True)
         wal.keep_from = self._offered_to if self.whole else None
         if not self.whole:
@@ -194,22 +189,13 @@ class Shipping:
         self._wanted_to = position
 
     def may_answer(self) -> bool:
-        """Whether this server may acknowledge writes; asked in every tick that does.
-
-        Not if it slept, and its lease ended meanwhile, until the bucket has told whether it is still primary. A bucket
-        that is only away is no reason: the server runs, and will notice.
-        """
-        now_s = self._clock()
-        slept_s, self._ran_s = now_s - self._ran_s, now_s
-        if slept_s > max(SLEPT_S_MIN, self._lease_s / RENEWALS) and now_s >= self._lease_until_s:
-            self._doubts = True
-            logger.warning("this server did not run for %.1f s: the bucket is asked whether it is primary", slept_s)
+        """Whether this server may acknowledge writes: not if it slept past its lease, until the bucket was asked."""
+        if self._lease.slept():
+            logger.warning("this server did not run past the end of its lease: the bucket is asked who is primary")
             with self._changed:
                 self._renew_at_s = 0.0
                 self._changed.notify()
-        elif self._doubts and now_s < self._lease_until_s:
-            self._doubts = False
-        return not self._doubts
+        return not self._lease.in_doubt
 
     @property
     def is_complete(self) -> bool:
@@ -574,7 +560,7 @@ class Shipping:
         seen = self._seen
         self._seen = run(self._bucket, announce(mine, seen))
         self._renew_at_s = sent_s + self._lease_s / RENEWALS
-        self._lease_until_s = sent_s + self._lease_s
+        self._lease.renewed(sent_s)
         self._come_back()
 
     def _release(self) -> None:
