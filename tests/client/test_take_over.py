@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +13,9 @@ import pytest
 
 from tests.client.conftest import Connect
 from tests.client.going_on import Progress, going_on
+from tests.launching import Launched
 from tests.serving import ServerProcess, free_port
-from topics.client import ConnectionFailed, TopicsError
+from topics.client import Client, ConnectionFailed, TopicsError
 
 pytestmark = pytest.mark.slow
 TAKE_OVERS = 4
@@ -127,6 +131,23 @@ def test_a_websocket_goes_on(connect: Connect, pair: Pair) -> None:
             while len(found) <= number:
                 found += [record.data for record in next(socket).records]
         assert found == list(range(TAKE_OVERS * 5))
+
+
+def test_a_command_that_follows_goes_on(pair: Pair) -> None:
+    with Client(pair.urls) as client:
+        client.append("t", 0)
+        environ = {"TOPICS_URL": client.url, "PATH": os.environ["PATH"]}
+        tail = Launched(["tail", "-f", "t", "-n", "1"], environ, stdout=subprocess.PIPE)
+        assert tail.stdout is not None
+        try:
+            for number in range(TAKE_OVERS):
+                assert json.loads(tail.stdout.readline())["data"] == number
+                pair.take_over()
+                client.append("t", number + 1)
+            assert json.loads(tail.stdout.readline())["data"] == TAKE_OVERS
+        finally:
+            tail.kill()
+            tail.communicate()
 
 
 def test_with_nobody_left_the_error_comes_in_time(connect: Connect, pair: Pair) -> None:
