@@ -193,6 +193,9 @@ def test_a_command_goes_to_the_server_that_is_there_and_status_shows_which(tmp_p
         assert lines[:3] == [["SERVER", "ROLE"], [gone, "no", "reply"], [here, "primary"]]
         assert done.returncode == 1, "a server does not reply"
         assert command("server", "status", url=here).stdout.decode().startswith("TOPICS")
+    done = command("server", "status", url=f"{gone},{here}")
+    assert done.stdout.decode().count("no reply") == 2
+    assert done.returncode == 5, "roles are all there is to show"
 
 
 def test_a_write_to_a_standby_says_where_to_go() -> None:

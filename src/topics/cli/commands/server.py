@@ -31,12 +31,13 @@ def status(client: Client, output: Output = "text") -> None:
     Exit code 1 if there is anything but notices, or if a server does not reply.
     """
     roles = client.roles()
+    if output == "text" and (len(roles) > 1 or "standby" in roles.values()):
+        # Before the rest, which there is only if one of them is primary.
+        print_table(("server", "role"), [[url, role or "no reply"] for url, role in roles.items()])
     found = client.overview()
     if output == "json":
         print_json({**found, "roles": roles})
     else:
-        if set(roles.values()) != {"primary"} or len(roles) > 1:
-            print_table(("server", "role"), [[url, role or "no reply"] for url, role in roles.items()])
         counts = ("topics", "records", "ready", "in_flight", "delayed", "dead", "live_readers")
         print_table(counts, [[found[name] for name in counts]])
         for finding in found["attention"]:

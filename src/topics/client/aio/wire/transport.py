@@ -142,6 +142,8 @@ class AsyncTransport:
         if away and retrying.paused_s >= TELL_AFTER_S and not retrying.warned:
             retrying.warned = True
             said = error.message.removesuffix(f"; {WAY_OUT}")
+            if isinstance(error, NotPrimary):
+                said = f"no primary at {self.options.url} yet: {said}"
             _log.warning("%s; trying again for up to %g s", said, self.options.retry_s_max)
         await primitives.sleep(pause_s)
 
