@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.bucket.faulty import Fate, FaultyBucket
 from tests.examples import examples
 from topics.storage.bucket.bucket import BucketError, Changed, Exists, Found, Unreachable
-from topics.storage.bucket.lease import Primary, Watched, announce, read_primary
-from topics.storage.bucket.slots import SNAPSHOTS, LogPiece, TermClosing, parse_slot_key
+from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
+from topics.storage.bucket.slots import SNAPSHOTS, LogPiece, Slot, TermClosing, parse_slot_key
 from topics.storage.bucket.terms import (
     BEGINNING,
     Create,
@@ -33,6 +33,7 @@ from topics.storage.bucket.terms import (
     TakenOver,
     open_term,
     read_slot,
+    take_term,
     write_piece,
 )
 
@@ -108,7 +109,8 @@ class Server:
 
     # --- its life ---
 
-    def live(self) -> Life[None]:
+    def own_a_term(self) -> Life[Seen | None]:
+        """Wait for the lease, close whatever term is the newest, and read the log; who was primary."""
         watched = Watched()
         seen = yield from self.until_answered(read_primary)
         while watched.look(seen, self.now_ms()) > 0.0:
@@ -117,6 +119,10 @@ class Server:
         opened = yield from self.until_answered(lambda: open_term(self.token, self.token, 0, self.start))
         self.term = opened.term
         self.log, self.whole = yield from self.until_answered(lambda: self.read_all(opened))
+        return seen
+
+    def live(self) -> Life[None]:
+        seen = yield from self.own_a_term()
         self.shipped = len(self.log)
         last_seq = max((entry.seq if isinstance(entry, Record) else entry.to_seq for entry in self.log), default=0)
         self.log.append(Skip(last_seq + 1, last_seq + UNSENT_MAX))
@@ -201,6 +207,39 @@ class Server:
             self.world.acknowledged(self, record)
 
 
+class Standby(Server):
+    """A server that follows the log from the start, and closes only the term that it has read to its end."""
+
+    def own_a_term(self) -> Life[Seen | None]:
+        place, self.log = yield from self.until_answered(newest_snapshot)
+        watched = Watched()
+        while True:
+            found = yield from self.until_answered(lambda place=place: read_slot(place))
+            if found is not None:
+                place = yield from self.follow(place, *found)
+                continue
+            seen = yield from self.until_answered(read_primary)
+            if watched.look(seen, self.now_ms()) > 0.0:
+                yield None
+                continue
+            taken = yield from self.until_answered(lambda place=place: take_term(self.token, self.token, 0, place))
+            if taken:
+                self.term = place.term + 1
+                return seen
+            watched = Watched()
+
+    def follow(self, place: Place, head: Slot, frames: memoryview) -> Life[Place]:
+        if isinstance(head, TermClosing):
+            return Place(place.term + 1, 0)
+        if head.from_position != len(self.log):
+            # A gap: a newer snapshot leads over it, now or later.
+            yield None
+            place, self.log = yield from self.until_answered(newest_snapshot)
+            return place
+        self.log += decode(frames)
+        return place.next
+
+
 def write_snapshot(place: Place, log: list[Entry]) -> Steps[None]:
     key = f"{SNAPSHOTS}{place.term:05d}-{len(log):05d}-{place.slot:05d}"
     try:
@@ -271,13 +310,14 @@ class TermsMachine(RuleBasedStateMachine):
         self.start_server(0, 0)
 
     @precondition(lambda self: len(self.world.servers) < 5)
-    @rule(stale=st.integers(0, 9), clock_ahead_ms=st.sampled_from((0, 0, 3_600_000, -3_600_000)))
-    def start_server(self, stale: int, clock_ahead_ms: int) -> None:
+    @rule(stale=st.integers(0, 9), clock_ahead_ms=st.sampled_from((0, 0, 3_600_000, -3_600_000)), standby=st.booleans())
+    def start_server(self, stale: int, clock_ahead_ms: int, standby: bool = False) -> None:
         """It begins at the end of a list that may be out of date."""
         listed = [place for key in sorted(self.world.bucket.objects) if (place := parse_slot_key(key)) is not None]
         shown = listed[: len(listed) - stale]
         start = Place(*shown[-1]) if shown else BEGINNING
-        self.world.servers.append(Server(self.world, len(self.world.servers), start, clock_ahead_ms))
+        kind = Standby if standby else Server
+        self.world.servers.append(kind(self.world, len(self.world.servers), start, clock_ahead_ms))
 
     @rule(
         number=st.integers(0, 4), fates=st.lists(st.sampled_from([*Fate, *[Fate.ANSWERED] * 4]), min_size=1, max_size=4)

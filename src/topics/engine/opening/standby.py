@@ -169,12 +169,14 @@ class Standby:
         return True
 
     def _apply(self, op: Op, position: int) -> None:
-        """As recovery does; then whoever waits for one of its topics looks again."""
+        """As recovery does; then caps hold, and whoever waits for one of its topics looks again."""
         state, kind = self._state, self._state.ops.of(op)
         ids = {op.topic_id, *kind.other_topics(state, op), *(added.topic_id for added in kind.adds(op))}
         before: list[Topic] = [topic for topic_id in ids if (topic := state.by_id.get(topic_id)) is not None]
         state.apply(op, position)
         for topic in before:
+            if topic.config.cap_records or topic.config.cap_bytes:
+                state.enforce_caps(topic, state.cold.load)
             self._store.waiters.moved(topic)
 
     # --- taking over ---
