@@ -50,6 +50,15 @@ class Pair:
         """The primary; a new machine at its address is the next standby."""
         port = self.primary.port
         self.primary.kill()
+        self._replace(port)
+
+    def terminate(self) -> None:
+        """The same in order."""
+        port = self.primary.port
+        self.primary.terminate()
+        self._replace(port)
+
+    def _replace(self, port: int) -> None:
         until_primary(self.standby)
         self.primary, self.standby = self.standby, self._start(port, "--standby")
 
@@ -79,7 +88,7 @@ def pair(servers: Servers) -> Pair:
     return Pair(servers)
 
 
-@pytest.mark.parametrize("how", ["kill", "stop", "promote"])
+@pytest.mark.parametrize("how", ["kill", "terminate", "stop", "promote"])
 def test_what_is_replicated_is_neither_lost_nor_seen_twice(connect: Connect, pair: Pair, how: str) -> None:
     client = connect(pair.urls, timeout_s=SILENCE_S_MAX)
     client.create("t", durability="replicated")
