@@ -180,9 +180,9 @@ class DataDirectory:
         for path in (self._meta_path, self._copy_path):
             if self._disk.exists(path):
                 self._disk.unlink(path)
-        for path in (self._shard_path, self._cold_shard_path):
-            if path is not None and self._disk.exists(path):
-                shutil.rmtree(path)
+        for folder in (self._shard_path, self._cold_shard_path):
+            if folder is not None and self._disk.exists(folder):
+                shutil.rmtree(folder)
         self._be_vacant()
 
     def set_aside(self, name: str, *more: str) -> str:

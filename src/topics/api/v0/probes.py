@@ -28,8 +28,8 @@ def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
             reply.role = store.role
         if store.standby is not None:
             following = store.standby.following
-            state = "ok" if following.away_since_s is None else "away"
-            reply.bucket = BucketHealth(state, following.term, store.standby.age_ms, 0)
+            away = following.away_since_s is not None
+            reply.bucket = BucketHealth("away" if away else "ok", following.term, store.standby.age_ms, 0)
         elif store.shipping is not None:
             reply.bucket = BucketHealth(*store.shipping.status)
         call.reply(200, encode(reply))
