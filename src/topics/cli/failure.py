@@ -139,8 +139,6 @@ def _hint(error: TopicsError) -> str:
             return "create a queue with `topics topic create NAME --type queue`"
         case "topic_full":
             return "the topic refuses writes above its cap; see `topics topic info`"
-        case "primary_alive":
-            return "--force takes over all the same"
         case "not_primary":
             return "name the primary with --url or TOPICS_URL, or several servers, separated by commas"
         case "read_only" | "not_ready" | "not_replicated" | "shutting_down" | "throttled" | "storage_full":
