@@ -29,6 +29,7 @@ from topics.model.errors import (
     NotReplicated,
     PayloadTooLarge,
     PipelineNotFound,
+    PrimaryAlive,
     ReadOnly,
     RecordTooLarge,
     RequestTimeout,
@@ -79,6 +80,7 @@ __all__ = [
     "NotReplicated",
     "PayloadTooLarge",
     "PipelineNotFound",
+    "PrimaryAlive",
     "ReadOnly",
     "RecordTooLarge",
     "RequestTimeout",
@@ -172,6 +174,7 @@ KINDS: Final[Mapping[str, type[TopicsError]]] = {
         *(
             StageNotFound,
             Fenced,
+            PrimaryAlive,
             TableTaken,
             TopicFull,
             Throttled,
