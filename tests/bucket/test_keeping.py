@@ -91,6 +91,14 @@ def test_what_is_older_than_the_kept_time_is_removed_and_the_rest_can_be_restore
     assert clean(bucket, manifests[-1], 4 * DAY_MS, renew) == 0
 
 
+def test_a_file_that_the_directory_needs_stays_whatever_the_manifests_say() -> None:
+    bucket, manifests = filled()
+    bucket.create("files/about-to-be-named", b"x")
+    clean(bucket, manifests[-1], 4 * DAY_MS, renew, ["files/1-0"])
+    assert {one.key for one in bucket.listing("files/")} >= {"files/1-0", "files/shared"}
+    assert "files/1-1" not in {one.key for one in bucket.listing("files/")}
+
+
 def test_closings_stay_so_that_no_server_that_slept_can_write_again() -> None:
     bucket, manifests = filled()
     clean(bucket, manifests[-1], 1, renew)

@@ -41,6 +41,11 @@ def check_bucket(bucket: ObjectBucket, tmp_path: Path) -> None:
     assert bucket.download("files/big", str(target))
     assert target.read_bytes() == source.read_bytes()
     assert not bucket.download("files/none", str(tmp_path / "none"))
+    bucket.create("a/0", b"0123456789")
+    assert bucket.read_range("a/0", 2, 3) == b"234"
+    assert bucket.read_range("a/0", 8, 100) == b"89", "less where the object ends"
+    assert bucket.read_range("a/none", 0, 1) is None
+    bucket.delete(["a/0"])
     bucket.create("a/2", b"two")
     bucket.create("ab/1", b"")
     assert [(one.key, one.size_bytes) for one in bucket.listing("a/")] == [("a/1", 3), ("a/2", 3)]

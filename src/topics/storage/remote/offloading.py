@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from topics.model.errors import Throttled
 from topics.storage.bucket.chain import StoredFile
 from topics.storage.pack import Packs
 from topics.storage.remote.remote_pack import RemotePack, pack_of_object
@@ -45,8 +46,12 @@ class Offloading:
         if not leaving:
             self._seen = stored
             return
+        try:
+            self._worker.submit(lambda: self._packs.let_go(leaving), self._done)
+        except Throttled:
+            # The worker has enough to do; the next poll tries again.
+            return
         self._under_way, self._taken = True, stored
-        self._worker.submit(lambda: self._packs.let_go(leaving), self._done)
 
     def _leaving(self, stored: Sequence[StoredFile]) -> list[RemotePack]:
         over = self._packs.local_bytes - self._local_bytes_max
