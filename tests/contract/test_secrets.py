@@ -84,7 +84,8 @@ def test_a_connection_that_repeats_a_request_does_not_keep_its_key(tmp_path: Pat
         client = Client(server.port, KEY)
         for _ in range(6):
             assert client.get("/v0/topics").status == 200
-            assert client.append("t", {"n": 1}).status in (200, 201)
+            # A server that lags, as one on a busy machine may, sheds other appends.
+            assert client.append("t", {"n": 1}, disable_backpressure=True).status in (200, 201)
         assert server.look() == NOTHING
         client.key = KEY[:-1] + "x"
         assert client.append("t", {"n": 1}).status == 401

@@ -1,6 +1,7 @@
-"""A stream under Spark Connect that writes by foreachBatch: `python connect_job.py URL SOURCE DEST CHECKPOINT APP`.
+"""Streams under Spark Connect that write by foreachBatch: `python connect_job.py URL SOURCE PLACE APP…`.
 
-Without an APP the write is a plain one. Its first batch fails after it is written, as if the driver had died then.
+Each APP has the topic out-APP; an empty one writes plainly. A first batch fails after it is written, as if the driver
+had died then. What an APP has raised is printed after its name.
 """
 
 import sys
@@ -11,9 +12,16 @@ from pyspark.errors import PySparkException
 import topics_spark
 
 
-def main(url: str, source: str, dest: str, checkpoint: str, app: str = "") -> None:
+def main(url: str, source: str, place: str, *apps: str) -> None:
     spark = topics_spark.session("job", remote="local[2]")
-    died = Path(checkpoint).with_name("died")
+    for app in apps:
+        print(f"app {app}:", flush=True)
+        copy(spark, url, source, f"out-{app}", Path(place, f"app-{app}"), app)
+    spark.stop()
+
+
+def copy(spark, url: str, source: str, dest: str, home: Path, app: str) -> None:
+    died = Path(f"{home}-died")
 
     def write(batch, batch_id):
         out = batch.select("data").write.format("topics").options(url=url, topic=dest).mode("append")
@@ -22,22 +30,17 @@ def main(url: str, source: str, dest: str, checkpoint: str, app: str = "") -> No
             died.touch()
             raise RuntimeError("dead after the write")
 
-    def run() -> None:
-        rows = spark.readStream.format("topics").options(url=url, subscribe=source, startingOffsets="earliest").load()
-        stream = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
-        stream.trigger(availableNow=True).start().awaitTermination()
-
     for _ in range(2):
+        rows = spark.readStream.format("topics").options(url=url, subscribe=source, startingOffsets="earliest").load()
+        stream = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(home))
         try:
-            run()
+            stream.trigger(availableNow=True).start().awaitTermination()
         except PySparkException as error:
             print(str(error).split("JVM stacktrace")[0], flush=True)
     # A plain batch write is none of this.
     spark.createDataFrame([('"once"',)], "data STRING").write.format("topics").options(url=url, topic=dest).mode(
         "append"
     ).save()
-    print("done", flush=True)
-    spark.stop()
 
 
 if __name__ == "__main__":
