@@ -22,11 +22,11 @@ from topics.engine.opening.scan import Chunk, Scan, read_part
 from topics.model.clock import ManualClock
 from topics.model.errors import DamagedData, DataDirIncompatible, TopicNotFound
 from topics.model.setting_types import WrongSetting
-from topics.storage.bucket import patient
 from topics.storage.bucket.bucket import Found, Listed, Unreachable
 from topics.storage.bucket.chain import SnapshotManifest, read_manifest, snapshots_in
+from topics.storage.bucket.in_place import patient
+from topics.storage.bucket.in_place.patient import PatientReads
 from topics.storage.bucket.keeping import clean
-from topics.storage.bucket.patient import PatientReads
 from topics.storage.bucket.shared_directory import SharedDirectory
 from topics.storage.bucket.slots import LOG
 

@@ -312,7 +312,7 @@ def test_recovering_twice_gives_the_same(open_rig: OpenRig) -> None:
     rig.crash()
     first = everything(rig)
     rig.abandon()
-    rig.store._directory.close()
+    rig.store.directory.close()
     rig.open()
     assert everything(rig) == first
 

@@ -269,7 +269,7 @@ def test_every_flipped_bit_of_a_pack_is_noticed_or_harmless(open_rig: OpenRig) -
         except DamagedData:
             pass
         rig.abandon()
-        rig.store._directory.close()
+        rig.store.directory.close()
         the_pack(rig).write_bytes(whole)
 
 

@@ -98,6 +98,12 @@ class DataDirectory:
         """How often the beginning or end of a run was recorded: it grows with every run that may write."""
         return self._current.written
 
+    @property
+    def file_paths(self) -> dict[str, str]:
+        """Where the files of each kind are."""
+        paths = {"log": self.wal_path, "packs": self.packs_path, "snapshots": self.snapshots_path}
+        return paths if self.cold_path is None else {**paths, "cold packs": self.cold_path}
+
     def name_of(self, path: str) -> str:
         """The path of a file relative to this directory."""
         return path.removeprefix(self.path + os.sep)

@@ -219,7 +219,7 @@ class ServerState:
 
     def _files(self) -> Steps[list[FileGroup]]:
         """Counted by the worker: a directory may hold many files, and its disk may be slow."""
-        paths = self._store.file_paths()
+        paths = self._store.directory.file_paths
         counted = Signal()
         found: list[FileGroup] = []
 

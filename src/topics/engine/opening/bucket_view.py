@@ -19,9 +19,9 @@ from topics.model.errors import DamagedData
 from topics.model.settings import Settings
 from topics.storage.bucket.bucket import ReadableBucket
 from topics.storage.bucket.chain import SnapshotMoment, check_end, read_manifest, snapshots_in, walk
+from topics.storage.bucket.in_place.snapshot_disk import SnapshotDisk
 from topics.storage.bucket.restoring import NotInBucket
 from topics.storage.bucket.slots import LogPiece, slot_key
-from topics.storage.bucket.snapshot_disk import SnapshotDisk
 from topics.storage.bucket.terms import BEGINNING
 from topics.storage.pack import Packs
 from topics.storage.snapshot import Snapshots

@@ -30,8 +30,8 @@ from topics.model.errors import DamagedData, DataDirIncompatible, StorageError, 
 from topics.model.requests.config import TopicConfig
 from topics.storage.bucket.bucket import BucketError
 from topics.storage.bucket.connecting import connect, is_bucket
-from topics.storage.bucket.object_packs import ObjectPacks
-from topics.storage.bucket.patient import PatientReads
+from topics.storage.bucket.in_place.object_packs import ObjectPacks
+from topics.storage.bucket.in_place.patient import PatientReads
 from topics.storage.bucket.restoring import NotInBucket
 from topics.storage.directory import META, DataDirectory
 from topics.storage.disk import Disk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from topics.engine.core.commit_log import CommitLog
@@ -9,6 +10,7 @@ from topics.engine.core.ops import Resumed
 from topics.engine.core.state import State
 from topics.engine.log.topic import SEQ_CHUNK
 from topics.engine.opening import loss_estimates as estimates
+from topics.model.clock import Clock
 from topics.model.errors import TopicsError
 from topics.model.requests.config import GATED, Durability
 from topics.storage.steps import Steps
@@ -29,33 +31,51 @@ def seqs_since(copied_ms: int, now_ms: int) -> int:
     return passed_ms * SEQS_PER_S_MAX // 1000
 
 
-def skip(
-    state: State,
-    commit_log: CommitLog,
-    wal: Wal,
-    whole: frozenset[Durability],
-    lost: estimates.Estimate,
-    seqs_min: int,
-) -> Steps[list[TopicsError]]:
-    """Continue above every seq that a reader may have seen and the log no longer has; `lost` of them were records.
+class Skipping:
+    """Lets topics continue above every seq that a reader may have seen and the log no longer has."""
 
-    `whole` are the durability classes of which the log has everything: all classes in the log after a kill of the
-    process, `fsync` and `replicated` after a power failure, `replicated` if another machine is lost and its log was
-    restored from the bucket, none after a repair of the log or in a copy whose original continued.
-    Without a note in the log the same seqs would be assigned again: the start must wait for its sync, and fail if
-    it returned errors.
-    """
-    failures: list[TopicsError] = []
-    for topic in list(state.by_id.values()):
-        if topic.config.durability not in whole and topic.counted:
-            # Such a topic reserves nothing: here it is as far ahead as any other would be.
-            ahead = max(seqs_min, SEQ_CHUNK if topic.config.durability in GATED else 0)
-            seen = max(topic.ceiling, topic.head_seq + ahead)
-            op = Resumed(topic.id, seen, seen + topic.chunk, min(lost(topic), seen - topic.head_seq))
-            change = commit_log.submit(op, op.encode(), gated=False, urgent=True)
-            change.then(lambda done: failures.append(done.error) if done.error is not None else None)
-            if wal.buffered_to - wal.written_to >= SKIPPED_BYTES_PER_STEP:
-                commit_log.flush()
-        yield
-    commit_log.flush()
-    return failures
+    def __init__(
+        self, state: State, commit_log: CommitLog, wal: Wal, clock: Clock, synced: Callable[[], Steps[None]]
+    ) -> None:
+        self._state = state
+        self._commit_log = commit_log
+        self._wal = wal
+        self._clock = clock
+        self._synced = synced
+
+    def since(self, copied_ms: int, *, in_bucket: bool) -> Steps[int]:
+        """Skip the seqs that the original of this copy may have assigned since; returns how many they can be.
+
+        `in_bucket`: everything that readers of `replicated` topics have seen is here.
+        """
+        now_ms = self._clock.now_ms()
+        seqs_min = seqs_since(copied_ms, now_ms)
+        whole: frozenset[Durability] = frozenset(("replicated",) if in_bucket else ())
+        yield from self.skip(whole, estimates.since_copy(copied_ms, now_ms), seqs_min)
+        return seqs_min
+
+    def skip(self, whole: frozenset[Durability], lost: estimates.Estimate, seqs_min: int = 0) -> Steps[None]:
+        """`lost` of the skipped seqs were records.
+
+        `whole` are the durability classes of which the log has everything: all classes in the log after a kill of the
+        process, `fsync` and `replicated` after a power failure, `replicated` if another machine is lost and its log was
+        restored from the bucket, none after a repair of the log or in a copy whose original continued.
+        Without a note in the log the same seqs would be assigned again: so this waits for its sync, and fails with it.
+        """
+        commit_log, wal = self._commit_log, self._wal
+        failures: list[TopicsError] = []
+        for topic in list(self._state.by_id.values()):
+            if topic.config.durability not in whole and topic.counted:
+                # Such a topic reserves nothing: here it is as far ahead as any other would be.
+                ahead = max(seqs_min, SEQ_CHUNK if topic.config.durability in GATED else 0)
+                seen = max(topic.ceiling, topic.head_seq + ahead)
+                op = Resumed(topic.id, seen, seen + topic.chunk, min(lost(topic), seen - topic.head_seq))
+                change = commit_log.submit(op, op.encode(), gated=False, urgent=True)
+                change.then(lambda done: failures.append(done.error) if done.error is not None else None)
+                if wal.buffered_to - wal.written_to >= SKIPPED_BYTES_PER_STEP:
+                    commit_log.flush()
+            yield
+        commit_log.flush()
+        yield from self._synced()
+        if failures:
+            raise failures[0]

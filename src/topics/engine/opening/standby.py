@@ -190,10 +190,10 @@ class Standby:
         yield from store.replayed()
         shipping = store.ship(taken.joined)
         if taken.lost_since_ms:
-            seqs_min = yield from store.skip_since(taken.lost_since_ms, in_bucket=True)
+            seqs_min = yield from store.skipping.since(taken.lost_since_ms, in_bucket=True)
             store.transactions.recovered(whole=False, fences_ahead=max(SEQ_CHUNK, seqs_min))
         else:
-            yield from store.skip(LOGGED, nothing)
+            yield from store.skipping.skip(LOGGED, nothing)
             store.transactions.recovered(whole=True)
         yield from store.wait_synced()
         yield from store.wait_shipped()

@@ -25,14 +25,13 @@ from topics.engine.log.block import indexing_tags
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters
 from topics.engine.opening import loss_estimates as estimates
-from topics.engine.opening import skipping
 from topics.engine.opening.bucket_side import BucketSide, replicated_topics
 from topics.engine.opening.composition import new_state
 from topics.engine.opening.history import RemoteHistory, check_settings
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.opening.restore import restore
 from topics.engine.opening.single_appends import ops_of
-from topics.engine.opening.skipping import LOGGED, seqs_since
+from topics.engine.opening.skipping import LOGGED, Skipping
 from topics.engine.opening.standby import Standby
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
@@ -50,7 +49,7 @@ from topics.engine.webhooks.dispatcher import Dispatcher
 from topics.engine.webhooks.verbs import Webhooks
 from topics.model.clock import Clock, SystemClock
 from topics.model.errors import StorageError
-from topics.model.requests.config import GATED, Durability
+from topics.model.requests.config import GATED
 from topics.model.settings import Settings
 from topics.storage.backup import Backup
 from topics.storage.bucket.following import Following
@@ -114,10 +113,10 @@ class Store:
         # The tasks of callers, and those in the background, which yield to them.
         self.runner = Runner(self.waiters, self.deadlines, wake)
         self.background = Runner(self.waiters, self.deadlines, wake, patient=True)
-        self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
+        self.directory = DataDirectory(self._disk, path, self.settings.cold_dir)
         self._repair = repair
         # The bucket, if there is one: what sends the log there, or what follows it there.
-        self.bucket_side = BucketSide(self.settings, self._disk, self._directory, self._clock, notify)
+        self.bucket_side = BucketSide(self.settings, self._disk, self.directory, self._clock, notify)
         self.shipping: Shipping | None = None
         self.standby: Standby | None = None
         # Called when a standby has become primary.
@@ -134,12 +133,6 @@ class Store:
         # Synced changes are left to be published; tasks were left to the next tick.
         self._unsettled = self._gave_way = False
 
-    def file_paths(self) -> dict[str, str]:
-        """Where the files of each kind are."""
-        directory = self._directory
-        paths = {"log": directory.wal_path, "packs": directory.packs_path, "snapshots": directory.snapshots_path}
-        return paths if directory.cold_path is None else {**paths, "cold packs": directory.cold_path}
-
     # --- opening ---
 
     def opening(self) -> Iterator[float]:
@@ -147,7 +140,7 @@ class Store:
         now_ms = self._clock.monotonic_ms
         until_ms = now_ms() + SLICE_MS
         check_settings(self.settings)
-        self._directory.open(repair=self._repair, may_be_filled=self._has_bucket)
+        self.directory.open(repair=self._repair, may_be_filled=self._has_bucket)
         # A replay makes objects by the million and no garbage: collecting would cost an eighth of the time.
         collecting = gc.isenabled()
         gc.disable()
@@ -164,7 +157,7 @@ class Store:
                 self.worker.stop()
             if hasattr(self, "packs"):
                 self.packs.close()
-            self._directory.close()
+            self.directory.close()
             raise
         finally:
             if collecting:
@@ -174,7 +167,7 @@ class Store:
         yield 1.0
 
     def _recover(self) -> Steps[None]:
-        directory = self._directory
+        directory = self.directory
         following = (yield from self.bucket_side.follow()) if self._follows else None
         joined = (yield from self.bucket_side.join()) if self._has_bucket and following is None else None
         previous = directory.previous
@@ -210,18 +203,24 @@ class Store:
         yield from self._start(replay, joined)
         if following is not None:
             self._begin_following(following)
-            return
+        else:
+            yield from self._go_on(replay, joined)
+
+    def _go_on(self, replay: Replay, joined: Joined | None) -> Steps[None]:
+        """The log is folded, and this server writes the next part of it."""
+        directory, skipping = self.directory, self.skipping
+        previous = directory.previous
         copied_ms = previous.copied_ms
         not_all_here = bool(replay.repaired or copied_ms)
         seqs_min = 0
         if copied_ms:
-            seqs_min = yield from self.skip_since(copied_ms, in_bucket=bool(joined and joined.restored))
+            seqs_min = yield from skipping.since(copied_ms, in_bucket=bool(joined and joined.restored))
         elif replay.repaired:
-            yield from self.skip(frozenset(), estimates.in_gaps(self.state, replay.repaired))
+            yield from skipping.skip(frozenset(), estimates.in_gaps(self.state, replay.repaired))
         elif not previous.clean_stop and directory.same_boot:
-            yield from self.skip(LOGGED, estimates.nothing)
+            yield from skipping.skip(LOGGED, estimates.nothing)
         elif not previous.clean_stop:
-            yield from self.skip(GATED, estimates.since_sync(self._synced_heads))
+            yield from skipping.skip(GATED, estimates.since_sync(self._synced_heads))
         # Parts that a stage of the original got after the copy are missing here, and a commit would not notice.
         whole = not self.given_up and not copied_ms and (previous.clean_stop or directory.same_boot)
         self.transactions.recovered(whole=whole, fences_ahead=max(SEQ_CHUNK, seqs_min) if not_all_here else 0)
@@ -255,15 +254,6 @@ class Store:
         self.commit_log.closed = self.standby.refusal
         following.start()
 
-    def skip_since(self, copied_ms: int, *, in_bucket: bool) -> Steps[int]:
-        """Skip the seqs that may have been assigned since; how many they can be. `in_bucket`: what readers of
-        `replicated` topics have seen is all there."""
-        now_ms = self._clock.now_ms()
-        seqs_min = seqs_since(copied_ms, now_ms)
-        whole: frozenset[Durability] = frozenset(("replicated",) if in_bucket else ())
-        yield from self.skip(whole, estimates.since_copy(copied_ms, now_ms), seqs_min)
-        return seqs_min
-
     def _apply_what_fits(self, op: Op, position: int) -> None:
         self.given_up += apply_what_fits(self.state, op, position)
 
@@ -287,18 +277,19 @@ class Store:
             yield
 
     def _start(self, replay: Replay, joined: Joined | None) -> Steps[None]:
-        self.wal = Wal(self._disk, self._directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)
-        mark = SyncMark(self._disk, self._directory.wal_path)
+        self.wal = Wal(self._disk, self.directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)
+        mark = SyncMark(self._disk, self.directory.wal_path)
         mark.note(replay.tail.position)
         self.syncer = Syncer(self.wal, self._notify, mark=mark)
         self.worker = Worker(self._notify)
         self.reader = self.runner.reader = self.background.reader = ColdReader(
             self.state.cold, self.worker, self.history.readers
         )
-        reserve = Reserve(self._disk, self._directory.packs_path, self._directory.snapshots_path)
+        reserve = Reserve(self._disk, self.directory.packs_path, self.directory.snapshots_path)
         room = CheckpointRoom(self.state, self.wal, self.packs, self.snapshots, reserve)
         self.commit_log = CommitLog(self.state, self.wal, self.syncer, self.waiters, self._clock, room)
         admission = Uniqueness(self.commit_log, self.state, self._clock)
+        self.skipping = Skipping(self.state, self.commit_log, self.wal, self._clock, self.wait_synced)
         self.engine = Engine(self.state, self.commit_log, self.waiters, self._clock, self.settings, admission)
         self.live = LiveFeeds(self.engine, self._clock, self._wake)
         self.queues = Queues(self.engine, self._clock)
@@ -325,7 +316,7 @@ class Store:
             self.worker,
             self._clock,
             self.settings,
-            self._directory,
+            self.directory,
             self.history.readers,
         )
         if not self._follows:
@@ -346,7 +337,7 @@ class Store:
             yield
 
     def ship(self, joined: Joined) -> Shipping:
-        source = ShippingSource(self._disk, self._directory, self.wal, self.syncer, self.snapshots, self.packs)
+        source = ShippingSource(self._disk, self.directory, self.wal, self.syncer, self.snapshots, self.packs)
         self.shipping = self.commit_log.bucket = self.bucket_side.ship(joined, source)
         if self.settings.bucket_takeover != "off":
             self.commit_log.may_answer = self.shipping.may_answer
@@ -355,12 +346,6 @@ class Store:
 
     def _exists(self, topic: Topic) -> bool:
         return self.state.by_id.get(topic.id) is topic
-
-    def skip(self, whole: frozenset[Durability], lost: estimates.Estimate, seqs_min: int = 0) -> Steps[None]:
-        failures = yield from skipping.skip(self.state, self.commit_log, self.wal, whole, lost, seqs_min)
-        yield from self.wait_synced()
-        if failures:
-            raise failures[0]
 
     def wait_synced(self) -> Steps[None]:
         position = self.wal.written_to
@@ -521,7 +506,7 @@ class Store:
 
     def own_directory(self, holder: str) -> None:
         """A standby has become primary: a start after a crash goes on with what is here. Blocks."""
-        self._directory.mark_open()
+        self.directory.mark_open()
         self.bucket_side.note_primary(holder)
 
     def _step_checkpoint(self) -> bool:
@@ -567,7 +552,7 @@ class Store:
             raise self.commit_log.read_only
         backup = Backup(
             self._disk,
-            self._directory,
+            self.directory,
             self.snapshots,
             self.packs,
             self.wal,
@@ -603,11 +588,11 @@ class Store:
                 self.shipping.stop()
             if healthy and self.syncer.failed is None:
                 self.wal.close()
-                self._directory.mark_clean(self.wal.written_to)
+                self.directory.mark_clean(self.wal.written_to)
             if self.shipping is not None and standby is None and self.shipping.is_complete:
                 self.bucket_side.note_complete()
         except (OSError, StorageError) as error:
             log.error("the data directory could not be closed cleanly; the next start replays the log: %s", error)
         finally:
             self.packs.close()
-            self._directory.close()
+            self.directory.close()

@@ -99,12 +99,10 @@ class Shipping:
         made_by: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._bucket = bucket
-        self._joined = joined
+        self._bucket, self._joined = bucket, joined
         self._disk, self._directory, wal, self._syncer, snapshots, self._packs = source
         self._wal, self._snapshots = wal, snapshots
-        self._pace = pace
-        self._notify, self._made_by = notify, made_by
+        self._pace, self._notify, self._made_by = pace, notify, made_by
         self._now_ms, self._clock = now_ms, clock
         self._keeping = Keeping(bucket, pace.keep_ms, self._go_on, self._packs.remote_keys)
         self.term = joined.term
@@ -123,8 +121,7 @@ class Shipping:
         self._spans: deque[_Waiting] = deque()
         self._spans_bytes = 0
         self._snapshot: Pin | None = None
-        self._stopping = False
-        self._stop_at_s = 0.0
+        self._stopping, self._stop_at_s = False, 0.0
         # set by the thread, read by the owner
         self._lease = OwnLease(joined.seen.primary.lease_ms / 1000, clock)
         self.shipped_to = joined.position
@@ -136,8 +133,7 @@ class Shipping:
         self.pieces_total = self.bytes_total = self.failures_total = self.gaps_total = 0
         self._cutting_since_s: float | None = None
         # the thread's
-        self._slot = 0
-        self._cut_s = 0.0
+        self._slot, self._cut_s = 0, 0.0
         self._piece: tuple[LogPiece, bytes] | None = None
         # the newest slots: which of them holds a position, a snapshot must know
         self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)
