@@ -574,7 +574,7 @@ class Server:
     async def close(self) -> None:
         """Stop accepting, end waiting calls, let replies be sent, then write the last checkpoint."""
         self._lifecycle.drain()
-        self._manager.stopping()
+        (self._manager.stopping if self.rejoins_on is None else self._manager.reloading)()
         log.info("draining %s", counted(self._listener.connections_open, "connection"))
         drained = asyncio.ensure_future(self._listener.drain(DRAIN_GRACE_S))
         await asyncio.sleep(0)

@@ -26,7 +26,8 @@ class Servers:
         self._started: list[ServerProcess] = []
 
     def start(self, name: str, *arguments: str, **environ: object) -> ServerProcess:
-        server = ServerProcess(self.path / name, *arguments, **settings(self.bucket, **self._environ, **environ))
+        environ = {**settings(self.bucket), **self._environ, **environ}
+        server = ServerProcess(self.path / name, *arguments, **environ)
         self._started.append(server)
         return server
 

@@ -82,6 +82,9 @@ def test_a_standby_sends_writers_to_the_primary(servers: Servers) -> None:
         if not path.startswith("/v1/"):
             assert refused.code == "not_primary"
             assert refused.detail == {"primary": "http://a.example:4000", "role": "standby"}
+    target = {"X-Amz-Target": "AmazonSQS.SendMessage", "Content-Type": "application/x-amz-json-1.0"}
+    sent = b'{"QueueUrl": "http://127.0.0.1/000000000000/q", "MessageBody": "m"}'
+    assert reader.post("/", body=sent, headers=target).status == 503
     assert everything(reader, "t") == [1]
     assert reader.get("/v0/topics/t").status == 200
     consumed = reader.post("/v1/api/topics/consume", {"topic_id": "t", "start": "earliest"})

@@ -40,6 +40,7 @@ SHAPES: Final[Mapping[str, str]] = {
     "topic_exists_incompatible": "QueueNameExists",
     "topic_full": "OverLimit",
     "throttled": "RequestThrottled",
+    "not_primary": "ServiceUnavailable",
     "not_ready": "ServiceUnavailable",
     "not_replicated": "ServiceUnavailable",
     "read_only": "ServiceUnavailable",

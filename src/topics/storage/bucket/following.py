@@ -19,7 +19,7 @@ from threading import Condition, Thread
 from typing import NamedTuple
 
 from topics.model.errors import TopicsError
-from topics.storage.bucket.bucket import Changed, ObjectBucket, Unreachable
+from topics.storage.bucket.bucket import BucketError, ObjectBucket
 from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
 from topics.storage.bucket.shipping import RENEWALS, RETRY_S_MAX, RETRY_S_MIN
@@ -105,6 +105,8 @@ class Following:
         self._slot_due_s = 0.0
         self._slot_pause_s = SLOT_PAUSE_S_MIN
         self._missing = 0
+        # When it began to close the term; 0: it does not.
+        self._closing = 0
         self._thread = Thread(target=self._run, name="topics-bucket", daemon=True)
 
     # --- owner thread ---
@@ -169,7 +171,7 @@ class Following:
                     return
                 self._come_back()
                 retry_s = RETRY_S_MIN
-            except (Unreachable, Changed) as error:
+            except BucketError as error:
                 self._go_away(error)
                 self._wait(retry_s)
                 retry_s = min(RETRY_S_MAX, 2 * retry_s)
@@ -182,6 +184,9 @@ class Following:
 
     def _go_on(self) -> bool:
         """One round: look for the primary, read a slot, or take over; True when that has succeeded."""
+        if self._closing:
+            # Whether the term was closed is unknown: the same bytes are written again.
+            return self._take_over()
         if self.clock_s() >= self._look_due_s:
             self._look()
         if self.clock_s() >= self._slot_due_s and self._read_next():
@@ -291,7 +296,10 @@ class Following:
         """Close the term here. False: another server has filled the slot, so there is more to follow."""
         place = self._place
         before = self.primary
-        if not run(self._bucket, take_term(self._holder, self._token, self._now_ms(), place)):
+        self._closing = self._closing or self._now_ms()
+        closed = run(self._bucket, take_term(self._holder, self._token, self._closing, place))
+        self._closing = 0
+        if not closed:
             self._slot_due_s = 0.0
             if not self._forced:
                 # It was the primary, which lives, or another standby, which was first.
@@ -321,7 +329,7 @@ class Following:
         while True:
             try:
                 seen = run(self._bucket, announce(mine, self._seen))
-            except (Unreachable, Changed) as error:
+            except BucketError as error:
                 self._go_away(error)
                 self._wait_on(RETRY_S_MIN)
             else:

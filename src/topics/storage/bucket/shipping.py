@@ -109,8 +109,7 @@ class Shipping:
         self._keeping = Keeping(bucket, pace.keep_ms, self._go_on)
         self.term = joined.term
 
-        # the owner's
-        # The server is open: which seqs it skips, because one before it may have used them, is in the log.
+        # the owner's; `begun`: which seqs this server skips, because one before it may have used them, is in the log
         self.begun = False
         self._offered_to = joined.position
         self._sync_wanted_s = 0.0
