@@ -47,6 +47,7 @@ from topics.api.logs.spans import RequestSpans, start_exporting
 from topics.api.logs.start_lines import counted, say_access, say_tls
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
+from topics.api.promotion import Promotion
 from topics.api.routes import Route, RouteTable
 from topics.api.sqs.service import sqs_routes
 from topics.api.v0.backup import Backups
@@ -56,7 +57,6 @@ from topics.api.v0.jobs import Jobs
 from topics.api.v0.multi_append import MultiAppend
 from topics.api.v0.pipelines import Pipelines
 from topics.api.v0.probes import probe_routes
-from topics.api.v0.promotion import Promotion
 from topics.api.v0.queues import Queues
 from topics.api.v0.records import Records
 from topics.api.v0.routers import Routers

@@ -68,7 +68,7 @@ def subclasses(of: type[TopicsError]) -> list[type[TopicsError]]:
 
 def test_every_error_a_request_can_meet_has_a_status() -> None:
     not_over_http = {"data_dir_locked", "data_dir_incompatible", "wrong_setting", "cannot_start", "damaged_backup"}
-    not_over_http |= {"bucket_error", "fell_behind", "not_in_bucket"}  # of a start, a restore or a standby
+    not_over_http |= {"bucket_error", "not_in_bucket"}  # of a start or a restore
     no_reply = {"connection_failed", "timeout", "bad_answer", "closed", "job_cancelled", "job_failed", "result_timeout"}
     codes = {found.code for found in subclasses(errors.TopicsError)} - not_over_http - no_reply
     assert codes <= set(STATUSES), codes - set(STATUSES)

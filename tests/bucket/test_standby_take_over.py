@@ -174,6 +174,21 @@ def test_a_forced_promotion_shuts_out_a_primary_that_lives(servers: Servers) -> 
     assert everything(again, "r") == [1, 2]
 
 
+def test_a_primary_without_standbys_stays_as_it_is_when_it_is_shut_out(servers: Servers) -> None:
+    primary = servers.primary("a", bucket_takeover="off")
+    client = primary.client()
+    client.append("t", 1)
+    until_shipped(client)
+    standby = servers.standby("b").client()
+    assert standby.post("/v0/promote", {"force": True}).status == 200
+    # Its lease is renewed rarely, but the next piece is refused.
+    client.append("t", 2)
+    primary.wait_for_log("writes are refused until a restart")
+    refused = client.append("t", 3)
+    assert (refused.status, refused.code, health(client)["state"]) == (503, "read_only", "fenced")
+    assert client.get("/v0/ready").status == 503
+
+
 def test_jobs_and_routers_go_on_after_a_take_over(servers: Servers) -> None:
     primary = servers.primary("a")
     client = primary.client()

@@ -22,6 +22,7 @@ from topics.model.errors import TopicsError
 from topics.storage.bucket.bucket import BucketError, ObjectBucket
 from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
+from topics.storage.bucket.restoring import NotInBucket
 from topics.storage.bucket.shipping import RENEWALS, RETRY_S_MAX, RETRY_S_MIN
 from topics.storage.bucket.slots import LogPiece, TermClosing
 from topics.storage.bucket.standby_start import StartingPoint
@@ -41,10 +42,8 @@ MISSING_MAX = 20
 STOP_S = 12.0
 
 
-class FellBehind(TopicsError):
+class FellBehind(NotInBucket):
     """The bucket no longer has what comes next: there is a gap, or it was removed. A newer snapshot leads on."""
-
-    code = "fell_behind"
 
 
 class Identity(NamedTuple):
