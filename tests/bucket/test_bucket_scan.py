@@ -53,6 +53,16 @@ def ship_snapshot(rig: Rig, bucket: SharedDirectory) -> SnapshotManifest:
     return read_manifest(bucket, snapshots_in(bucket)[-1].key)
 
 
+def make_gap(rig: Rig, bucket: Interrupted) -> None:
+    """More than may wait for the bucket; there is a snapshot that leads over it."""
+    bucket.before = refuse
+    for number in range(60):
+        rig.append("t", "x" * 50_000)
+        if number == 30:
+            rig.checkpoint()
+    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
+
+
 def scanned(found: Scan, topic: str, from_seq: int = 0, parts: int = 1) -> Any:
     return content(found.plan(topic, from_seq, parts=parts))
 
@@ -230,12 +240,7 @@ def test_a_gap_is_announced_and_ends_with_the_next_snapshot(
     rig.append("t", "first")
     until_shipped(rig)
     following = opened_scan(url, rig)
-    interrupted.before = refuse
-    for number in range(60):
-        rig.append("t", "x" * 50_000)
-        if number == 30:
-            rig.checkpoint()
-    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
+    make_gap(rig, interrupted)
     # The slot that announces the gap comes before the snapshot that ends it.
     interrupted.before = lambda key: refuse(key) if key.startswith("snapshots/") else nothing(key)
     rig.wait_until(lambda: following.refresh() or "has a gap after position" in caplog.text)
@@ -254,12 +259,7 @@ def test_a_snapshot_that_arrives_after_a_take_over_misleads_a_reader_only_until_
     first = opened("a", bucket_backlog_bytes=1 << 20, wal_file_bytes=1 << 16)
     first.append("t", "first")
     until_shipped(first)
-    interrupted.before = refuse
-    for number in range(60):
-        first.append("t", "x" * 50_000)
-        if number == 30:
-            first.checkpoint()
-    first.wait_until(lambda: shipping_of(first).status.state == "gap")
+    make_gap(first, interrupted)
     held, goes_on = threading.Event(), threading.Event()
     late = shipping_of(first)._thread
 
