@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import logging
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.bucket.interrupted import Interrupted, die, nothing, refuse, shipping
 from tests.engine.rig import Rig
 from tests.engine.scanning import STEPS, content, served, take
 from tests.examples import examples
+from tests.patience import PATIENCE_S
 from topics.engine.opening import bucket_view, scan
 from topics.engine.opening.scan import Chunk, Scan, read_part
 from topics.model.clock import ManualClock
@@ -49,6 +51,16 @@ def ship_snapshot(rig: Rig, bucket: SharedDirectory) -> SnapshotManifest:
     position = rig.store.snapshots.newest_position
     rig.wait_until(lambda: [moment.position for moment in snapshots_in(bucket)][-1:] == [position])
     return read_manifest(bucket, snapshots_in(bucket)[-1].key)
+
+
+def make_gap(rig: Rig, bucket: Interrupted) -> None:
+    """More than may wait for the bucket; there is a snapshot that leads over it."""
+    bucket.before = refuse
+    for number in range(60):
+        rig.append("t", "x" * 50_000)
+        if number == 30:
+            rig.checkpoint()
+    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
 
 
 def scanned(found: Scan, topic: str, from_seq: int = 0, parts: int = 1) -> Any:
@@ -228,18 +240,45 @@ def test_a_gap_is_announced_and_ends_with_the_next_snapshot(
     rig.append("t", "first")
     until_shipped(rig)
     following = opened_scan(url, rig)
-    interrupted.before = refuse
-    for number in range(60):
-        rig.append("t", "x" * 50_000)
-        if number == 30:
-            rig.checkpoint()
-    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
+    make_gap(rig, interrupted)
     # The slot that announces the gap comes before the snapshot that ends it.
     interrupted.before = lambda key: refuse(key) if key.startswith("snapshots/") else nothing(key)
     rig.wait_until(lambda: following.refresh() or "has a gap after position" in caplog.text)
     assert following.topic("t").head_seq < 31
     interrupted.before = nothing
     rig.append("t", "last")
+    until_shipped(rig)
+    following.refresh()
+    assert scanned(following, "t") == served(rig, "t")
+
+
+def test_a_snapshot_that_arrives_after_a_take_over_misleads_a_reader_only_until_the_next_one(
+    url: str, opened: Opened, interrupted: Interrupted
+) -> None:
+    """It ends a gap in the log of a server that was taken over meanwhile: nobody continues that log."""
+    first = opened("a", bucket_backlog_bytes=1 << 20, wal_file_bytes=1 << 16)
+    first.append("t", "first")
+    until_shipped(first)
+    make_gap(first, interrupted)
+    held, goes_on = threading.Event(), threading.Event()
+    late = shipping_of(first)._thread
+
+    def hold(key: str) -> None:
+        if threading.current_thread() is late and key.startswith("snapshots/"):
+            held.set()
+            goes_on.wait(PATIENCE_S)
+
+    interrupted.before = hold
+    first.wait_until(held.is_set)
+    first.abandon()
+    rig = opened("b")
+    goes_on.set()
+    late.join(PATIENCE_S)
+    following = opened_scan(url, rig)
+    assert following.topic("t").head_seq > 30, "the test needs a reader of the wrong snapshot"
+    rig.append("t", "of b")
+    ship_snapshot(rig, interrupted)
+    rig.append("t", "after")
     until_shipped(rig)
     following.refresh()
     assert scanned(following, "t") == served(rig, "t")

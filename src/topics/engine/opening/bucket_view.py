@@ -85,8 +85,10 @@ class BucketView:
         if self._end.whole and time.monotonic() - self._listed_s < LIST_S:
             return False
         self._listed_s = time.monotonic()
-        newest = _newest(self._bucket, self._manifest.key if self._manifest is not None else "")
-        if newest is None:
+        used = self._manifest.key if self._manifest is not None else ""
+        # Those of one log have keys in its order; after a gap it may be the log of another server, which is shorter.
+        newest = _newest(self._bucket, used if self._end.whole else "")
+        if newest is None or newest.key == used:
             return False
         # The slots up to there were removed, if the view has not come that far.
         is_ahead = (newest.term, newest.position) > (self._end.place.term, self._end.position)

@@ -150,8 +150,7 @@ def walk(
                 continue
             if at_ms is not None and head.time_ms > at_ms:
                 break
-            begins = head.from_position <= position if position == _start(manifest) else head.from_position == position
-            if not begins:
+            if head.from_position != position and not _leads_to(head, manifest, position):
                 end = _end_of_gap(ahead, place, until, owner)
                 return End(end.place, end.owner, position, time_ms, whole=False)
             if take is not None:
@@ -166,8 +165,11 @@ def _beginning(manifest: SnapshotManifest | None) -> End:
     return End(manifest.place, manifest.holder, manifest.position, manifest.time_ms, whole=True)
 
 
-def _start(manifest: SnapshotManifest | None) -> int:
-    return manifest.position if manifest is not None else 0
+def _leads_to(piece: LogPiece, manifest: SnapshotManifest | None, position: int) -> bool:
+    """Whether it is a piece from before the snapshot. In a later term it would be of a server that has another log."""
+    if manifest is None or position != manifest.position:
+        return False
+    return piece.from_position < position and piece.term == manifest.term
 
 
 def _end_of_gap(ahead: _ReadAhead, place: Place, until: Place | None, owner: str) -> End:
