@@ -205,7 +205,6 @@ def test_a_live_page_keeps_its_rows_in_place(browser: Browser, tmp_path: Path, s
 
 LISTS = {
     "topics": "**/v0/topics?*",
-    "queues": "**/v0/topics?*",
     "routers": "**/v0/routers?*",
     "groups": "**/v0/groups?*",
     "webhooks": "**/v0/webhooks?*",
@@ -216,7 +215,6 @@ LISTS = {
     "transactions/nightly": "**/v0/txns/nightly",
     "pipelines": "**/v0/pipelines?*",
     "pipelines/revenue": "**/v0/pipelines/revenue",
-    "server/settings": "**/v0/server?*",
     "server/log": "**/v0/server?*",
     "topics/mail/activity": "**/readers",
 }
