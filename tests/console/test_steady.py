@@ -1,7 +1,6 @@
 """Nothing jumps under the pointer: rows are measured while notices, panels and numbers around them come and go."""
 
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -270,24 +269,10 @@ def test_pages_are_held_while_the_pointer_is_on_them(browser: Browser, tmp_path:
             watched = Watched(place)
             place.hover()
             change()
-            hold(console, place)
+            console.linger(place)
             watched.note(where)
             assert watched.has_moved() == {}
             console.page.mouse.move(0, 0)
             expect(console.page.get_by_text("Held while the pointer")).to_have_count(0)
             watched.note("the pointer has left")
             assert watched.has_moved().keys() == {"the pointer has left"}, "it would have moved"
-
-
-def hold(console: Console, place: Locator) -> None:
-    """Move over it until the page says that it holds something back."""
-    box = place.bounding_box()
-    assert box is not None
-    steps = count()
-    note = console.page.get_by_text("Held while the pointer is on the list")
-
-    def held() -> bool:
-        console.page.mouse.move(box["x"] + 4 + next(steps) % 9, box["y"] + 9)
-        return note.is_visible()
-
-    eventually(held, within_s=300)

@@ -5,7 +5,7 @@ import type { GroupItem, GroupResetReply } from "topics-client";
 import { count, plural } from "../format.ts";
 import { place, to } from "../route.ts";
 import { can, client } from "../session.ts";
-import { Badge, Button, Dialog, Empty, Foreign, HeldNote, Input, Problem, Relative, Select, Trouble, say } from "../ui/parts.tsx";
+import { Badge, Button, Dialog, Empty, Foreign, HeldNote, Input, Pager, Problem, Relative, Select, Trouble, say } from "../ui/parts.tsx";
 import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 
@@ -65,12 +65,7 @@ export function Groups() {
             </table>
           </div>
         )}
-        {(cursors.length > 0 || list.data?.next_cursor !== undefined) && (
-          <div class="pager">
-            <Button disabled={cursors.length === 0} onClick={() => setCursors(cursors.slice(0, -1))}>Previous</Button>
-            <Button disabled={list.data?.next_cursor === undefined} onClick={() => setCursors([...cursors, list.data!.next_cursor!])}>Next</Button>
-          </div>
-        )}
+        <Pager cursors={cursors} next={list.data?.next_cursor} onChange={setCursors} />
       </section>
       {resetting !== undefined && <Reset item={resetting} onClose={() => setResetting(undefined)} onDone={list.reload} />}
     </>
