@@ -8,12 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
+from tests.live.rig import eventually
 from tests.serving import ServerProcess
 
 ROOT = Path(__file__).parent.parent.parent
@@ -87,6 +89,19 @@ class Console:
 
     def see(self, text: str) -> None:
         expect(self.page.get_by_text(text).first).to_be_visible()
+
+    def linger(self, place: Locator) -> None:
+        """Move over it until the page says that it holds something back."""
+        box = place.bounding_box()
+        assert box is not None
+        steps = count()
+        note = self.page.get_by_text("Held while the pointer is on the list")
+
+        def held() -> bool:
+            self.page.mouse.move(box["x"] + 4 + next(steps) % 9, box["y"] + 9)
+            return note.is_visible()
+
+        eventually(held, within_s=300)
 
     def faults(self) -> list[str]:
         """What is not excused by a server that was away on purpose."""

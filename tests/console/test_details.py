@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,6 @@ def first_cell(console: Console) -> Any:
     return console.page.locator("tbody tr").first.locator("td").first
 
 
-def linger(console: Console) -> None:
-    """Move over the second row until the page says that it holds something back."""
-    box = console.page.locator("tbody tr").nth(1).bounding_box()
-    assert box is not None
-    steps = count()
-    note = console.page.get_by_text("Held while the pointer is on the list")
-
-    def held() -> bool:
-        console.page.mouse.move(box["x"] + 40 + next(steps) % 9, box["y"] + 9)
-        return note.is_visible()
-
-    eventually(held, within_s=300)
-
-
 def test_a_list_stays_while_the_pointer_is_on_it(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as server, opened(browser, server) as console:
         client = server.client()
@@ -43,7 +28,7 @@ def test_a_list_stays_while_the_pointer_is_on_it(browser: Browser, tmp_path: Pat
         expect(first_cell(console)).to_have_text("5")
         first_cell(console).hover()
         client.append("t", "news")
-        linger(console)
+        console.linger(console.page.locator("tbody tr").nth(1))
         expect(first_cell(console)).to_have_text("5")
         console.page.mouse.move(0, 0)
         expect(first_cell(console)).to_have_text("6")
@@ -60,7 +45,7 @@ def test_jobs_do_not_change_places_under_the_pointer(browser: Browser, tmp_path:
         rows.nth(1).hover()
         assert client.post("/v0/topics/q/claim", {"node": "w", "max": 1}).json["claimed"]
         place = rows.nth(1).bounding_box()
-        linger(console)
+        console.linger(console.page.locator("tbody tr").nth(1))
         expect(rows).to_have_count(3)
         assert rows.nth(1).bounding_box() == place, "the note moves nothing"
         console.page.mouse.move(0, 0)

@@ -5,7 +5,7 @@ import type { GroupItem, GroupResetReply } from "topics-client";
 import { count, plural } from "../format.ts";
 import { place, to } from "../route.ts";
 import { can, client } from "../session.ts";
-import { Badge, Button, Dialog, Empty, Foreign, HeldNote, Input, Problem, Relative, Select, Trouble, say } from "../ui/parts.tsx";
+import { Badge, Button, Dialog, Empty, Foreign, HeldNote, Input, Pager, Problem, Relative, Select, Trouble, say } from "../ui/parts.tsx";
 import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 
@@ -43,17 +43,17 @@ export function Groups() {
         ) : (
           <div class="scroll" {...held.on}>
             <table aria-label="Consumer groups">
-              <thead><tr><th scope="col">Group</th><th scope="col">Topic</th><th scope="col" class="right wide-only">Partition</th><th scope="col" class="right">Lag</th><th scope="col" class="wide-only"><span class="sr">Lag as a bar</span></th><th scope="col" class="right wide-only">Committed</th><th scope="col">Claimed by</th>{can("admin") && <th scope="col"><span class="sr">Actions</span></th>}</tr></thead>
+              <thead><tr><th scope="col">Group</th><th scope="col">Topic</th><th scope="col" class="right wide-only">Partition</th><th scope="col" class="right">Lag</th><th scope="col" class="wide-only"><span class="sr">Lag as a bar</span></th><th scope="col" class="right wide-only">Committed</th><th scope="col" class="wide-only">Claimed by</th>{can("admin") && <th scope="col"><span class="sr">Actions</span></th>}</tr></thead>
               <tbody>
                 {groups?.map((item) => (
                   <tr key={`${item.topic} ${item.partition} ${item.group}`}>
-                    <td><Foreign text={item.group} /></td>
+                    <td><Foreign text={item.group} />{item.open_claims > 0 && <span class="narrow-only muted small">{plural(item.open_claims, "claim")} open</span>}</td>
                     <td><a href={to(["topics", item.partition === 0 ? item.topic : `${item.topic}:p${item.partition}`])}><Foreign text={item.topic} /></a></td>
                     <td class="right number wide-only">{item.partition}</td>
                     <td class="right number">{item.lag === 0 ? <Badge kind="ok">up to date</Badge> : count(item.lag)}</td>
                     <td class="wide-only"><span class="meter"><i style={{ width: `${(100 * item.lag) / most}%` }} /></span></td>
                     <td class="right number wide-only">{item.committed_offset === null ? "–" : count(item.committed_offset)} / {item.last_offset === null ? "–" : count(item.last_offset)}</td>
-                    <td class="small">
+                    <td class="small wide-only">
                       {item.claims.length === 0 ? <span class="muted">none open</span> : item.claims.slice(0, 3).map((claim) => <Claim claim={claim} />)}
                       {item.open_claims > 3 && <div class="muted">and {item.open_claims - 3} more</div>}
                       {item.expired_claims > 0 && <div class="warn">{plural(item.expired_claims, "expired claim")}</div>}
@@ -65,12 +65,7 @@ export function Groups() {
             </table>
           </div>
         )}
-        {(cursors.length > 0 || list.data?.next_cursor !== undefined) && (
-          <div class="pager">
-            <Button disabled={cursors.length === 0} onClick={() => setCursors(cursors.slice(0, -1))}>Previous</Button>
-            <Button disabled={list.data?.next_cursor === undefined} onClick={() => setCursors([...cursors, list.data!.next_cursor!])}>Next</Button>
-          </div>
-        )}
+        <Pager cursors={cursors} next={list.data?.next_cursor} onChange={setCursors} />
       </section>
       {resetting !== undefined && <Reset item={resetting} onClose={() => setResetting(undefined)} onDone={list.reload} />}
     </>

@@ -5,7 +5,7 @@ import { type RawJson, type ScheduleItem, type ScheduleRequest, parseKeeping } f
 import { count, span } from "../format.ts";
 import { go, to } from "../route.ts";
 import { can, client } from "../session.ts";
-import { Badge, Button, Commands, Confirm, Dialog, Empty, Field, Foreign, HeldNote, Input, Json, Problem, Relative, Select, Steady, Time, Trouble, say } from "../ui/parts.tsx";
+import { Badge, Button, Commands, Confirm, Dialog, Empty, Field, Foreign, HeldNote, Input, Json, Pager, Problem, Relative, Select, Steady, Time, Trouble, say } from "../ui/parts.tsx";
 import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 
@@ -68,12 +68,7 @@ function List() {
             </table>
           </div>
         )}
-        {(cursors.length > 0 || list.data?.next_cursor !== undefined) && (
-          <div class="pager">
-            <Button disabled={cursors.length === 0} onClick={() => setCursors(cursors.slice(0, -1))}>Previous</Button>
-            <Button disabled={list.data?.next_cursor === undefined} onClick={() => setCursors([...cursors, list.data!.next_cursor!])}>Next</Button>
-          </div>
-        )}
+        <Pager cursors={cursors} next={list.data?.next_cursor} onChange={setCursors} />
       </section>
       {creating && <Create onClose={() => setCreating(false)} />}
     </>

@@ -5,7 +5,7 @@ import type { QueueCounters, Routes, TopicItem } from "topics-client";
 import { bytes, count } from "../format.ts";
 import { go, place, to } from "../route.ts";
 import { can, client, me } from "../session.ts";
-import { Badge, Button, Commands, Dialog, Empty, Foreign, HeldNote, Input, Problem, Relative, Select, Trouble, say } from "../ui/parts.tsx";
+import { Badge, Button, Commands, Dialog, Empty, Foreign, HeldNote, Input, Pager, Problem, Relative, Select, Trouble, say } from "../ui/parts.tsx";
 import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 import { standingOf } from "./topic/workers.tsx";
@@ -128,13 +128,7 @@ export function Topics({ queues }: { queues: boolean }) {
             </table>
           </div>
         )}
-        {(cursors.length > 0 || list.data?.next_cursor !== undefined) && (
-          <div class="pager">
-            <Button disabled={cursors.length === 0} onClick={() => setCursors(cursors.slice(0, -1))}>Previous</Button>
-            <span class="muted small">Page {count(cursors.length + 1)}</span>
-            <Button disabled={list.data?.next_cursor === undefined} onClick={() => setCursors([...cursors, list.data!.next_cursor!])}>Next</Button>
-          </div>
-        )}
+        <Pager cursors={cursors} next={list.data?.next_cursor} onChange={setCursors} />
       </section>
       {creating && <Create queue={queues} onClose={() => setCreating(false)} />}
     </>

@@ -5,7 +5,7 @@ import type { StageItem } from "topics-client";
 import { bytes, count, plural } from "../format.ts";
 import { to } from "../route.ts";
 import { can, client } from "../session.ts";
-import { Badge, Button, Confirm, Empty, Foreign, HeldNote, Input, Relative, Trouble, say } from "../ui/parts.tsx";
+import { Badge, Button, Confirm, Empty, Foreign, HeldNote, Input, Pager, Relative, Trouble, say } from "../ui/parts.tsx";
 import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 
@@ -49,12 +49,7 @@ function Apps() {
             </table>
           </div>
         )}
-        {(cursors.length > 0 || typeof list.data?.next_cursor === "string") && (
-          <div class="pager">
-            <Button disabled={cursors.length === 0} onClick={() => setCursors(cursors.slice(0, -1))}>Previous</Button>
-            <Button disabled={typeof list.data?.next_cursor !== "string"} onClick={() => setCursors([...cursors, list.data!.next_cursor!])}>Next</Button>
-          </div>
-        )}
+        <Pager cursors={cursors} next={list.data?.next_cursor} onChange={setCursors} />
       </section>
     </>
   );

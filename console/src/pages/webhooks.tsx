@@ -5,7 +5,7 @@ import type { AttemptItem, WebhookItem, WebhookReply, WebhookRequest, WebhookTes
 import { count, plural, span } from "../format.ts";
 import { go, to } from "../route.ts";
 import { can, client } from "../session.ts";
-import { Badge, Button, Commands, Confirm, Copy, Dialog, Empty, Foreign, HeldNote, Input, Problem, Relative, Select, Steady, Time, Trouble, say } from "../ui/parts.tsx";
+import { Badge, Button, Commands, Confirm, Copy, Dialog, Empty, Foreign, HeldNote, Input, Pager, Problem, Relative, Select, Steady, Time, Trouble, say } from "../ui/parts.tsx";
 import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 
@@ -76,12 +76,7 @@ function List() {
             </table>
           </div>
         )}
-        {(cursors.length > 0 || list.data?.next_cursor !== undefined) && (
-          <div class="pager">
-            <Button disabled={cursors.length === 0} onClick={() => setCursors(cursors.slice(0, -1))}>Previous</Button>
-            <Button disabled={list.data?.next_cursor === undefined} onClick={() => setCursors([...cursors, list.data!.next_cursor!])}>Next</Button>
-          </div>
-        )}
+        <Pager cursors={cursors} next={list.data?.next_cursor} onChange={setCursors} />
       </section>
       {creating && <Create onClose={() => setCreating(false)} />}
     </>
@@ -112,7 +107,7 @@ function One({ name }: { name: string }) {
       say(`${name} delivers again; what has failed is tried at once`);
       done();
     });
-  const wrong = item.paused || item.last_error !== null ? obstacle(item) : undefined;
+  const wrong = obstacle(item);
   return (
     <>
       <div>
@@ -137,14 +132,14 @@ function One({ name }: { name: string }) {
         <section class="card" aria-label="Status">
           <div class="body">
             <dl class="facts">
-              <dt>What is wrong</dt><dd>{wrong === undefined ? <span class="muted">nothing{item.failures_in_a_row > 0 ? `, but ${obstacle(item)}` : ""}</span> : <span class={isWrong(item) ? "bad" : ""}><Foreign text={wrong} /></span>}{item.paused_ts !== null && <>, since <Relative ms={item.paused_ts} past="" /></>}</dd>
+              <dt>What is wrong</dt><dd>{wrong === undefined ? <span class="muted">nothing</span> : <span class={isWrong(item) ? "bad" : item.paused ? "" : "warn"}><Foreign text={wrong} /></span>}{item.paused_ts !== null && <>, since <Relative ms={item.paused_ts} past="" /></>}</dd>
               <dt>Next attempt</dt><dd>{item.next_retry_ts === null || item.paused ? <span class="muted">{item.paused ? "after it is resumed" : "none is waiting"}</span> : <><Relative ms={item.next_retry_ts} />, for {plural(item.retrying, "record")}</>}</dd>
               <dt>Lag</dt><dd class="number">{plural(item.lag, "record")}, everything up to seq {count(item.cursor)} is done</dd>
               <dt>Topic</dt><dd><a href={to(["topics", item.topic])}><Foreign text={item.topic} /></a>{item.tag !== null && <>, only the tag <Foreign text={item.tag} /></>}</dd>
               <dt>To</dt><dd><Foreign text={item.url} /></dd>
               <dt>Body</dt><dd>{item.format}</dd>
               {Object.keys(item.headers).length > 0 && <><dt>Headers</dt><dd><Foreign text={Object.keys(item.headers).join(", ")} /> <span class="muted">(values are not shown)</span></dd></>}
-              <dt>Order</dt><dd>by {item.order}, {plural(item.concurrency, "message")} at the same time</dd>
+              <dt>Order</dt><dd>by {item.order}, {plural(item.concurrency, "message")} at a time</dd>
               <dt>Given up after</dt><dd>{plural(item.max_attempts, "attempt")} of {span(item.timeout_ms)}, pauses of {span(item.backoff_ms)} to {span(item.backoff_ms_max)}</dd>
               <dt>Dead letters</dt><dd>{item.dead_letter === null ? <span class="muted">none: it pauses instead</span> : <a href={to(["topics", item.dead_letter])}><Foreign text={item.dead_letter} /></a>}</dd>
               <dt>Delivered</dt><dd class="number">{count(item.delivered_total)}, {plural(item.failed_total, "failed attempt")}, {count(item.dead_total)} given up{item.lost_total > 0 && <span class="bad">, {count(item.lost_total)} removed before they were delivered</span>}</dd>

@@ -258,6 +258,21 @@ export function Tile({ name, value, note }: { name: string; value: ComponentChil
   );
 }
 
+type PagerProps = { cursors: string[]; next: string | null | undefined; onChange: (cursors: string[]) => void };
+
+/** The way to the next page of a list, and back by the cursors of the pages before; nothing if there is one page. */
+export function Pager({ cursors, next, onChange }: PagerProps) {
+  const last = next === undefined || next === null;
+  if (cursors.length === 0 && last) return null;
+  return (
+    <div class="pager">
+      <Button disabled={cursors.length === 0} onClick={() => onChange(cursors.slice(0, -1))}>Previous</Button>
+      <span class="muted small">Page {format.count(cursors.length + 1)}</span>
+      <Button disabled={last} onClick={() => !last && onChange([...cursors, next])}>Next</Button>
+    </div>
+  );
+}
+
 /** Says that a list has news, in a place that is always there. */
 export function HeldNote({ behind }: { behind: boolean }) {
   return <span class="held muted small" role="status">{behind ? "Held while the pointer is on the list" : ""}</span>;

@@ -5,7 +5,7 @@ import { ApiError, type JobItem, type JobsRequest, type StateReply } from "topic
 import { count, plural, span } from "../../format.ts";
 import { go, place, to } from "../../route.ts";
 import { can, client } from "../../session.ts";
-import { Badge, Button, Confirm, Copy, Dialog, Empty, Foreign, HeldNote, Input, Json, Preview, Problem, Relative, Steady, Tick, Time, Trouble, say } from "../../ui/parts.tsx";
+import { Badge, Button, Confirm, Copy, Dialog, Empty, Foreign, HeldNote, Input, Json, Pager, Preview, Problem, Relative, Steady, Tick, Time, Trouble, say } from "../../ui/parts.tsx";
 import { useHeld } from "../../ui/held.ts";
 import { useAction, useResource } from "../../ui/resource.ts";
 import { SteadyTaken, Taken } from "./workers.tsx";
@@ -194,13 +194,7 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
               </table>
             </div>
           )}
-          {(cursors.length > 0 || list.data?.next_cursor !== undefined) && (
-            <div class="pager">
-              <Button disabled={cursors.length === 0} onClick={() => setCursors(cursors.slice(0, -1))}>Previous</Button>
-              <span class="muted small">Page {cursors.length + 1}</span>
-              <Button disabled={list.data?.next_cursor === undefined} onClick={() => setCursors([...cursors, list.data!.next_cursor!])}>Next</Button>
-            </div>
-          )}
+          <Pager cursors={cursors} next={list.data?.next_cursor} onChange={setCursors} />
           {may && (chosen === undefined || chosen > 0) && (
             <div class="picked" role="region" aria-label="What to do with the selected jobs">
               <strong class="number">{chosen === undefined ? "All that match" : plural(chosen, "job")} selected</strong>
