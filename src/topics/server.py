@@ -194,17 +194,15 @@ class Server:
     ) -> None:
         process = process or Process(ServiceManager(loop, {}))
         self._manager, self._sender = process.manager, process.sender
-        self._settings = settings
-        self._origins = origins or {}
+        self._settings, self._origins = settings, origins or {}
         self._recent_log = recent_log or RecentLog()
         self._spans = RequestSpans() if settings.tracing else None
         self._request_lines = process.request_lines(settings, self._recent_log, loop)
         self._authenticator = authenticator
         self._tokens = tokens or Tokens(settings, authenticator)
         self._proxies = TrustedProxies(settings.trusted_proxies)
-        self._loop = loop
+        self._loop, self._stop = loop, asyncio.Event()
         clock = self._clock = clock or SystemClock()
-        self._stop = asyncio.Event()
         timers = LoopTimers(loop, clock.monotonic_ms)
         # The server starts again as a standby, on this port: its store is not to be used any more.
         self.rejoins_on: int | None = None
