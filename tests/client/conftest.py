@@ -78,6 +78,17 @@ def connect(half: str) -> Iterator[Connect]:
 
 
 @pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried again is tried at once."""
+
+    async def at_once(seconds: float) -> None:
+        pass
+
+    monkeypatch.setattr("topics.client.aio.wire.primitives.sleep", at_once)
+    monkeypatch.setattr("topics.client.sync.wire.primitives.sleep", lambda seconds: None)
+
+
+@pytest.fixture
 def url(server: ServerProcess) -> str:
     return f"http://127.0.0.1:{server.port}"
 

@@ -315,14 +315,8 @@ def test_a_retry_after_a_kill_never_doubles(connect: Connect, tmp_path: Any) -> 
         servers[-1].kill()
 
 
-def test_who_waits_for_a_server_that_is_gone_is_told_once(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def at_once(seconds: float) -> None:
-        pass
-
-    monkeypatch.setattr("topics.client.aio.wire.primitives.sleep", at_once)
-    monkeypatch.setattr("topics.client.sync.wire.primitives.sleep", lambda seconds: None)
+@pytest.mark.usefixtures("no_pauses")
+def test_who_waits_for_a_server_that_is_gone_is_told_once(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(ConnectionFailed):

@@ -165,14 +165,8 @@ def test_two_standbys_that_name_each_other_are_not_asked_without_end(connect: Co
         assert (len(one.seen), len(other.seen)) == (2, 2)
 
 
-def test_who_waits_for_a_primary_is_told_once(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def at_once(seconds: float) -> None:
-        pass
-
-    monkeypatch.setattr("topics.client.aio.wire.primitives.sleep", at_once)
-    monkeypatch.setattr("topics.client.sync.wire.primitives.sleep", lambda seconds: None)
+@pytest.mark.usefixtures("no_pauses")
+def test_who_waits_for_a_primary_is_told_once(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     with scripted(refusal(), refusal()) as (one, other), pytest.raises(NotPrimary):
         connect([one.url, other.url], retries_max=10).append("t", 1)
     (told,) = (record.getMessage() for record in caplog.records if record.name == "topics.client")
