@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import pytest
@@ -11,7 +11,6 @@ import pytest
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Outcome, Rig
 from topics.api.admission import Pressure
-from topics.api.call import Call
 from topics.client import Outgoing
 from topics.engine.core.engine import Engine as CoreEngine
 from topics.engine.core.multi_append import MultiAppend
@@ -21,6 +20,7 @@ from topics.model.requests import batch, multi_append
 from topics.model.requests.batch import DRAFTED_PER_STEP, Draft
 from topics.model.requests.multi_append import CHECKED_PER_STEP, MultiAppendRequest
 from topics.model.requests.records import AppendRequest, RecordRequest, append_decoder, decode_body
+from topics.model.variant import VARIANT
 from topics.testing import Engine
 from topics.testing.fixtures import topics_engine
 
@@ -181,6 +181,7 @@ def test_no_step_checks_more_than_some_records_of_several_topics(rig: Rig, monke
     assert len(rig.records("t99")) == 100
 
 
+@pytest.mark.skipif(VARIANT == "compiled", reason="a compiled class takes no stand-in for another")
 def test_a_large_append_is_answered_in_another_turn_than_it_is_published(rig: Rig) -> None:
     rig.configure("t")
     wanted = request(records(unique_key=None, delay_ms=0))
@@ -188,7 +189,7 @@ def test_a_large_append_is_answered_in_another_turn_than_it_is_published(rig: Ri
     pressure = Pressure(lambda: 0, lambda: 0.0)
     outcome: Outcome[None] = Outcome()
     steps = pressure.submit_drafted(
-        Call.__new__(Call),
+        cast("Any", None),
         lambda: rig.engine.append("t", wanted),
         lambda _call, change: answered.append(change.count),
         opted_out=False,
