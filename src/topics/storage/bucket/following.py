@@ -24,7 +24,7 @@ from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
 from topics.storage.bucket.restoring import NotInBucket
 from topics.storage.bucket.shipping import RENEWALS, RETRY_S_MAX, RETRY_S_MIN
-from topics.storage.bucket.slots import LogPiece, TermClosing
+from topics.storage.bucket.slots import LOG, LogPiece, TermClosing, slot_key
 from topics.storage.bucket.standby_start import StartingPoint
 from topics.storage.bucket.terms import Place, TakenOver, read_slot, run, take_term
 
@@ -276,7 +276,7 @@ class Following:
             self._renewed_s = now_s
         self._seen, self.primary = seen, seen.primary if seen is not None else None
         self._looked_s, self._look_due_s = now_s, self.clock_s() + again_s
-        if self._is_behind():
+        if self._is_behind() or (seen is not None and seen.primary.slot < 0):
             self._slot_due_s, self._slot_pause_s = 0.0, SLOT_PAUSE_S_MIN
         if self._told and not self._forced and self._lease_left_s:
             self._give_up()
@@ -295,6 +295,7 @@ class Following:
         """Close the term here. False: another server has filled the slot, so there is more to follow."""
         place = self._place
         before = self.primary
+        self._check_end()
         self._closing = self._closing or self._now_ms()
         closed = run(self._bucket, take_term(self._holder, self._token, self._closing, place))
         self._closing = 0
@@ -323,6 +324,12 @@ class Following:
         self.taken = TakeOver(joined, 0 if whole else self._time_ms)
         self._notify()
         return True
+
+    def _check_end(self) -> None:
+        """Slots have no holes: one after the end means that the log up to there was removed, or is not seen yet."""
+        later = next(self._bucket.listing(LOG, slot_key(*self._place)), None)
+        if later is not None and run(self._bucket, read_slot(self._place)) is None:
+            raise FellBehind(f"the bucket has {later.key}, and no longer {slot_key(*self._place)}")
 
     def _announced(self, mine: Primary) -> Seen:
         while True:

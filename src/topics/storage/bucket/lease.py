@@ -35,10 +35,11 @@ class Primary(msgspec.Struct, frozen=True):
     # The server has stopped, and there is no lease; -1, or where its log ended, if the bucket has all of it.
     released: bool = False
     end_position: int = -1
-    # The first slot of the term that was free at that time, so that one read tells a standby that nothing is new.
-    slot: int = 0
+    # The first slot of the term that was free at that time, so that one read tells a standby that nothing is new; -1:
+    # unknown.
+    slot: int = -1
 
-    def later(self, slot: int = 0) -> Primary:
+    def later(self, slot: int = -1) -> Primary:
         return msgspec.structs.replace(self, beat=self.beat + 1, slot=slot)
 
     def last(self, end_position: int) -> Primary:

@@ -28,6 +28,7 @@ logger = logging.getLogger("topics.bucket")
 
 # How often a standby looks for the snapshot that leads over a gap.
 GAP_PAUSE_S = 1.0
+REMOVED_MAX = 5
 
 
 class StartingPoint(NamedTuple):
@@ -93,16 +94,22 @@ def _make_vacant(disk: Disk, directory: DataDirectory, now_ms: int) -> None:
 def _restored(
     bucket: ObjectBucket, disk: Disk, directory: DataDirectory, pause: Callable[[float], None]
 ) -> Restored | None:
-    said = False
+    said, removed = False, 0
     while True:
         try:
             restored = restore_into(bucket, disk, directory.restoring_path)
-        except NotInBucket:
-            return None
-        if restored.whole:
-            return restored
-        if not said:
-            logger.warning("the log in the bucket has a gap: waiting for the primary's next snapshot")
-            said = True
+        except NotInBucket as error:
+            if "key" not in error.detail:
+                return None
+            # The primary has removed that snapshot since it was listed: there is a newer one.
+            removed += 1
+            if removed == REMOVED_MAX:
+                raise
+        else:
+            if restored.whole:
+                return restored
+            if not said:
+                logger.warning("the log in the bucket has a gap: waiting for the primary's next snapshot")
+                said = True
         directory.clear_unfinished()
         pause(GAP_PAUSE_S)
