@@ -95,7 +95,7 @@ export interface BackoffRequest {
   jitter?: number;
 }
 
-/** The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there. */
+/** The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there; on a standby, how old its state is at most. */
 export interface BucketHealth {
   state: "away" | "fenced" | "gap" | "ok";
   term: number;
@@ -496,6 +496,7 @@ export interface HealthReply {
   uptime_ms: number;
   performance: Performance;
   bucket?: BucketHealth;
+  role?: "primary" | "standby";
 }
 
 /** Columns of equal length, oldest first: `ts` in ms, and one for each series. */
@@ -954,6 +955,17 @@ export interface Position {
   seq?: number;
 }
 
+export interface PromoteReply {
+  role: "primary";
+  term: number;
+  performance: Performance;
+}
+
+/** `force`: also if the primary renews its lease. */
+export interface PromoteRequest {
+  force?: boolean;
+}
+
 /** `delayed` jobs wait for a later time; they are neither ready nor in flight. `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now. `dead_letter_error` is why a job that should be there is still here. `claimers` counts the claims that wait and the work streams that are open now; `last_claim_ts` is when jobs were last asked for, null: not since the start. `limited_by` is the limit that holds back all ready jobs, as far as claims have met them; `held_back` counts those that limits of their tags hold back. */
 export interface QueueCounters {
   ready: number;
@@ -1008,6 +1020,7 @@ export interface ReadyReply {
   wal_replay_complete: boolean;
   topics: number;
   performance: Performance;
+  role?: "primary" | "standby";
 }
 
 export interface Record {
@@ -1766,6 +1779,13 @@ export interface Routes {
     query: object;
     body: PipelineStatus;
     reply: PipelineReply;
+  };
+  /** Make a standby the primary. */
+  "POST /v0/promote": {
+    path: object;
+    query: object;
+    body: PromoteRequest;
+    reply: PromoteReply;
   };
   /** Whether the server is ready for requests. */
   "GET /v0/ready": {
