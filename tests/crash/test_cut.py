@@ -64,7 +64,7 @@ def small(open_rig: OpenRig) -> tuple[Rig, list[str], bytes]:
     rig = open_rig(disk=FaultyDisk(), wal_file_bytes=4096)
     states = history(rig)
     rig.abandon()
-    rig.store._directory.close()
+    rig.store.directory.close()
     return rig, states, log_of(rig.path).read_bytes()
 
 
@@ -85,7 +85,7 @@ def reopened(rig: Rig, content: bytes | None, boot_id: str, *, synced: bool = Fa
 
 def put_away(rig: Rig) -> None:
     rig.abandon()
-    rig.store._directory.close()
+    rig.store.directory.close()
 
 
 @pytest.mark.parametrize("step", [23, pytest.param(1, marks=[pytest.mark.crash, pytest.mark.timeout(1800)])])

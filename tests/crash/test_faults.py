@@ -340,7 +340,7 @@ def test_a_start_that_fails_at_any_call_may_be_tried_again(open_rig: OpenRig, ki
     rig.crash()
     for nth in range(1, 100):
         rig.abandon()
-        rig.store._directory.close()
+        rig.store.directory.close()
         disk = rig.disk = FaultyDisk()
         disk.fail(kind, nth=nth)
         try:

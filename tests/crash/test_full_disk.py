@@ -67,7 +67,7 @@ def test_a_disk_full_of_records_takes_more_after_most_were_deleted(tmp_path: Pat
         assert taken * 900 > mib * MIB
         if killed:
             rig.abandon()
-            rig.store._directory.close()
+            rig.store.directory.close()
             # Somebody else takes the rest of the disk before the next start; the threads take nothing any more.
             disk.size_bytes = disk.used_bytes
             rig.open()
@@ -80,7 +80,7 @@ def test_a_disk_full_of_records_takes_more_after_most_were_deleted(tmp_path: Pat
         assert more > taken // 3
         assert rig.look("t").count == taken // TAGS + more
         rig.abandon()
-        rig.store._directory.close()
+        rig.store.directory.close()
         rig.open()
         assert rig.look("t").count == taken // TAGS + more
 

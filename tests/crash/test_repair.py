@@ -69,7 +69,7 @@ def damage_found(rig: Rig, told: dict[str, dict[int, str]]) -> DamagedData | Non
 def put_away(rig: Rig) -> None:
     rig.abandon()
     rig.store.packs.close()
-    rig.store._directory.close()
+    rig.store.directory.close()
 
 
 def repair(rig: Rig) -> None:

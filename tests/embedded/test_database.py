@@ -278,7 +278,7 @@ def test_progress_is_told_while_it_opens(open_db: OpenDatabase, tmp_path: Path) 
         host.closed = True
     host._news.set()
     host._housekeeper.join()
-    host.store._directory.close()
+    host.store.directory.close()
     told: list[float] = []
     again = topics.open(str(tmp_path / "data"), on_progress=told.append)
     assert told == sorted(told)

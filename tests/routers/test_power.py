@@ -65,7 +65,7 @@ def test_a_mark_whose_source_cannot_be_read_refuses_the_start_and_repair_makes_i
     rig.route("a->b", "a", "b", backfill=True)
     assert rig.copies("b") == list(range(10))
     rig.abandon()
-    rig.store._directory.close()
+    rig.store.directory.close()
     [pack] = (rig.path / "shard-00" / "packs").glob("*.pack")
     data = bytearray(pack.read_bytes())
     data[120] ^= 1

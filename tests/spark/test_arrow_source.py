@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,9 @@ def breaking(port: int, after_bytes: int) -> Iterator[int]:
             pass
         finally:
             for each in (near, far):
+                # The other thread may wait in recv, and would keep the connection open until it returns.
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RD)
                 each.close()
 
     def accept() -> None:
