@@ -121,7 +121,7 @@ class Evidence:
                         self._show(call, job["$seq"], job["data"])
                 case "delete":
                     self.deletes[call.topic].append(call)
-                case "ack" if call.may_have_happened:
+                case "ack" if _may_be_kept(self, call):
                     self.acked |= set(call.request["seqs"]) - set(call.answer.get("skipped", ()))
                 case "consume":
                     for message in call.answer.get("messages", ()):
@@ -213,7 +213,7 @@ def nothing_is_written_twice(evidence: Evidence) -> Iterator[str]:
     for index, final in enumerate(evidence.finals):
         for topic, records in final.records.items():
             for data, count in Counter(record["data"] for record in records).items():
-                if count > 1:
+                if count > 1 and not _source_forgets(evidence, topic, data):
                     yield f"{data!r} is {count} times in {topic} (reading {index})"
     places: dict[tuple[str, str], set[int]] = defaultdict(set)
     for (topic, epoch), by_seq in evidence.seen.items():
@@ -222,8 +222,17 @@ def nothing_is_written_twice(evidence: Evidence) -> Iterator[str]:
                 if epoch == evidence.epoch(topic):
                     places[topic, data].add(seq)
     for (topic, data), seqs in places.items():
-        if len(seqs) > 1 and not _may_have_been_lost(evidence, topic, data):
+        lost = _may_have_been_lost(evidence, topic, data) or _source_forgets(evidence, topic, data)
+        if len(seqs) > 1 and not lost:
             yield f"{data!r} had the seqs {sorted(seqs)} in {topic}"
+
+
+def _source_forgets(evidence: Evidence, topic: str, data: str) -> bool:
+    """Whether a copy outlives the record and its key: a repeated request is then written, and copied, once more."""
+    written = evidence.written.get(data)
+    if written is None or written.topic == topic:
+        return False
+    return evidence.durability(written.topic) == "ephemeral" and bool(evidence.kills)
 
 
 def _may_have_been_lost(evidence: Evidence, topic: str, data: str) -> bool:

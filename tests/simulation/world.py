@@ -27,7 +27,8 @@ from topics.model.settings import Settings
 SETUP_S_MAX, FINAL_S_MAX = 600.0, 3_000.0
 # How often a server may end before it is ready, when nothing is in its way.
 STARTS_MAX = 5
-LOG_BROKEN = "the log accepts no more writes"
+# What the server logs when a write or a sync of its log failed for good: what waited for it may be there, or not.
+LOG_BROKEN = ("the log accepts no more writes", "nothing is acknowledged until a restart")
 # How long the disk stays full, or slow.
 SPELL_S_MAX = 20.0
 
@@ -44,7 +45,7 @@ class Collected(logging.Handler):
         if self._world.in_dead_process():
             return
         line = f"{record.name} {record.getMessage()}"
-        self._world.broken_logs += LOG_BROKEN in line
+        self._world.broken_logs += any(words in line for words in LOG_BROKEN)
         if record.exc_info:
             line += "\n" + logging.Formatter().formatException(record.exc_info)
             self._world.bugs.append(line)

@@ -560,8 +560,15 @@ class CommitLog:
         self._unwritten.clear()
         self._waiting.clear()
         self._behind.clear()
-        self._forget(failed, self._refuse_for_good)
+        self._forget(failed, self._refuse_pending)
         return self._refuse_for_good()
+
+    def _refuse_pending(self) -> TopicsError:
+        """As later ones are; but these may have reached the log, where the next start would find them."""
+        refusal = self._refuse_for_good()
+        if isinstance(refusal, ReadOnly):
+            return ReadOnly(f"{refusal.message}; this write was under way, and may be there after the restart")
+        return refusal
 
     def _refuse_for_good(self) -> TopicsError:
         if self.closed is not None:
