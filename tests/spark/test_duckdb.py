@@ -257,8 +257,16 @@ def environ(server: ServerProcess, **more: str) -> dict[str, str]:
     return clean | {"TOPICS_URL": f"http://127.0.0.1:{server.port}", **more}
 
 
+@pytest.fixture
+def url(open_server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The command sets it for Spark's processes; here it must not outlive the test."""
+    url = f"http://127.0.0.1:{open_server.port}"
+    monkeypatch.setenv("TOPICS_URL", url)
+    return url
+
+
 @pytest.mark.slow
-def test_the_command_answers_without_spark_and_says_so(open_server: ServerProcess, tmp_path: Path) -> None:
+def test_the_command_answers_without_spark_and_says_so(open_server: ServerProcess, tmp_path: Path, url: str) -> None:
     out = tmp_path / "n.parquet"
     done = subprocess.run(
         [
@@ -276,7 +284,7 @@ def test_the_command_answers_without_spark_and_says_so(open_server: ServerProces
     )
     assert (done.returncode, done.stdout) == (0, "n\n8\nid\n-5\n1\n2\n"), done.stderr
     assert [line.rpartition(" ")[2] for line in done.stderr.splitlines()] == ["(DuckDB)", "(DuckDB)"]
-    code = cli.run(["sql", "--url", environ(open_server)["TOPICS_URL"], "SELECT id, ts FROM orders", "--out", str(out)])
+    code = cli.run(["sql", "--url", url, "SELECT id, ts FROM orders", "--out", str(out)])
     assert code == 0
     assert parquet.read_table(out).schema.field("ts").type == pa.timestamp("us", "UTC")
     assert parquet.read_table(out).num_rows == 8
@@ -291,9 +299,8 @@ def test_the_command_answers_without_spark_and_says_so(open_server: ServerProces
     ],
 )
 def test_duckdb_alone_says_what_it_does_not_answer(
-    open_server: ServerProcess, capsys: pytest.CaptureFixture[str], sql: str, code: int, complaint: str
+    url: str, capsys: pytest.CaptureFixture[str], sql: str, code: int, complaint: str
 ) -> None:
-    url = f"http://127.0.0.1:{open_server.port}"
     assert cli.run(["sql", "--url", url, "--engine", "duckdb", sql]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
