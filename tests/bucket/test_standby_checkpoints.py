@@ -27,7 +27,10 @@ def write(client: Client, rounds: range) -> None:
 
 
 def shown(client: Client) -> dict[str, Any]:
-    """What readers get of all topics, without times of reading."""
+    """What readers get of all topics, without times of reading.
+
+    And without bytes: caps cut a block whose body is on disk by the average size of its records.
+    """
     found: dict[str, Any] = {}
     for name in NAMES:
         records: list[Any] = []
@@ -37,7 +40,7 @@ def shown(client: Client) -> dict[str, Any]:
             records += [(record["$seq"], record["$ts"], record["data"]) for record in page["records"]]
             cursor, caught_up = page["next_from_seq"], page["caught_up"]
         state = client.state(name)
-        found[name] = records, state["head_seq"], state["count"], state["bytes"], state["earliest_seq"]
+        found[name] = records, state["head_seq"], state["count"], state["earliest_seq"]
     return found
 
 

@@ -95,12 +95,14 @@ export interface BackoffRequest {
   jitter?: number;
 }
 
-/** The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there; on a standby, how old its state is at most. */
+/** The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there; on a standby, how old its state is at most. `local_bytes` of packs are on this disk, `remote_bytes` only in the bucket. */
 export interface BucketHealth {
   state: "away" | "fenced" | "gap" | "ok";
   term: number;
   lag_ms: number;
   lag_bytes: number;
+  local_bytes: number;
+  remote_bytes: number;
 }
 
 /** `skipped`: seqs that were no jobs of the queue any more. */

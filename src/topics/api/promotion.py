@@ -84,7 +84,10 @@ class Promotion:
             raise Forbidden("promoting concerns every topic, but the key is limited to names with its prefixes")
         store, force = self._store, call.params.force
         if store.role is None:
-            raise InvalidRequest("this server has no bucket, so there is no other server to take over from")
+            raise InvalidRequest(
+                "this server has no bucket (TOPICS_BUCKET), so there is no other server to take over from",
+                field="bucket",
+            )
         standby = store.standby
         if standby is not None:
             if not force:
