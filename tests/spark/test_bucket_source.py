@@ -200,6 +200,8 @@ def test_a_stream_goes_on_in_the_term_of_another_server(
         until_shipped(server.client())
         followed = follow()
         followed.until(list(range(1, 501)))
+        # What has come is repeated unless its batch is noted as done.
+        followed.query.processAllAvailable()
         followed.query.stop()
         fill(server.client(), "t", 500, 20)
         until_shipped(server.client())

@@ -81,7 +81,8 @@ def test_rows_are_counted_dropped_and_set_aside_in_one_transaction(world: World)
         '"nonsense" is not an object',
         "[1] is not an object",
     ]
-    assert len({row.ts for row in (*world.read("out"), *world.read("bad"), *misfits)}) == 1
+    # Of one commit, which is one time in each topic.
+    assert [len({row.ts for row in world.read(name)}) for name in ("out", "bad", "misfits")] == [1, 1, 1]
 
 
 def test_a_wrong_time_is_set_aside_before_it_moves_the_watermark(world: World) -> None:
