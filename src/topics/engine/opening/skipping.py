@@ -35,13 +35,13 @@ class Skipping:
     """Lets topics continue above every seq that a reader may have seen and the log no longer has."""
 
     def __init__(
-        self, state: State, commit_log: CommitLog, wal: Wal, clock: Clock, synced: Callable[[], Steps[None]]
+        self, state: State, commit_log: CommitLog, wal: Wal, clock: Clock, written: Callable[[], Steps[None]]
     ) -> None:
         self._state = state
         self._commit_log = commit_log
         self._wal = wal
         self._clock = clock
-        self._synced = synced
+        self._written = written
 
     def since(self, copied_ms: int, *, in_bucket: bool) -> Steps[int]:
         """Skip the seqs that the original of this copy may have assigned since; returns how many they can be.
@@ -76,6 +76,6 @@ class Skipping:
                     commit_log.flush()
             yield
         commit_log.flush()
-        yield from self._synced()
+        yield from self._written()
         if failures:
             raise failures[0]

@@ -19,7 +19,7 @@ from topics.engine.log.topic import SEQ_CHUNK
 from topics.engine.opening.loss_estimates import nothing
 from topics.engine.opening.single_appends import ops_of
 from topics.engine.opening.skipping import LOGGED
-from topics.model.errors import DamagedData, NotPrimary, TopicsError
+from topics.model.errors import DamagedData, NotPrimary, StorageError, TopicsError
 from topics.storage.bucket.following import Following, TakeOver
 from topics.storage.bucket.slots import LogPiece
 from topics.storage.steps import Steps, in_thread
@@ -98,12 +98,13 @@ class Standby:
         following = self.following
         if self._unfolded or self._data:
             return True
-        known_s = following.known_s()
+        # In this order: what is read before the term is taken is among the pieces by then.
+        taken, known_s = following.taken, following.known_s()
         if known_s is None:
             return True
         self._known_s = max(self._known_s, known_s)
-        if following.taken is not None:
-            self._taking_over = self._become_primary(following.taken)
+        if taken is not None:
+            self._taking_over = self._become_primary(taken)
             return True
         if not following.promoting:
             self._decided()
@@ -159,6 +160,8 @@ class Standby:
     def _fold(self) -> bool:
         frames = self._unfolded
         if self._wal.written_to < frames[-1][0]:
+            if self._wal.buffered_to < frames[-1][0] or self._wal.broken:
+                raise StorageError("a write to the own log failed")
             # The commit thread writes: a checkpoint must not find the state ahead of the log.
             return False
         for position, op in ops_of(self._state, frames, 0, join=True):
@@ -195,7 +198,7 @@ class Standby:
         else:
             yield from store.skipping.skip(LOGGED, nothing)
             store.transactions.recovered(whole=True)
-        yield from store.wait_synced()
+        yield from store.wait_written()
         yield from store.wait_shipped()
         # Nothing is acknowledged before this: a start after a crash finds a standby's directory, and empties it.
         yield from in_thread(lambda: store.own_directory(holder))
