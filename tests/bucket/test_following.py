@@ -77,7 +77,7 @@ class ByHand:
         self.following = Following(
             bucket, start, mine, by_itself=True, notify=lambda: None, now_ms=lambda: 1, clock=lambda: self.now_s
         )
-        self.following._wait = self._wait  # type: ignore[method-assign]
+        self.following._wait = self._wait
 
     def _wait(self, seconds: float) -> None:
         self.now_s += max(0.001, seconds)

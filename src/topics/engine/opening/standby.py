@@ -198,7 +198,7 @@ class Standby:
         else:
             yield from store.skipping.skip(LOGGED, nothing)
             store.transactions.recovered(whole=True)
-        yield from store.wait_written()
+        yield from store.skipping.written()
         yield from store.wait_shipped()
         # Nothing is acknowledged before this: a start after a crash finds a standby's directory, and empties it.
         yield from in_thread(lambda: store.own_directory(holder))
