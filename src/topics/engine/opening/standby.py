@@ -14,7 +14,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from topics.engine.core.appended import Appended
 from topics.engine.core.op_table import Op
+from topics.engine.log.block import indexing_tags
 from topics.engine.log.topic import SEQ_CHUNK
 from topics.engine.opening.loss_estimates import nothing
 from topics.engine.opening.single_appends import ops_of
@@ -50,6 +52,7 @@ class Standby:
         self._at = 0
         # Written to the own log, and not folded yet.
         self._unfolded: Frames = []
+        self._folding: Steps[None] | None = None
         self._taking_over: Steps[None] | None = None
         # Everything that the bucket had at this time is folded.
         self._known_s = following.clock_s()
@@ -164,12 +167,21 @@ class Standby:
                 raise StorageError("a write to the own log failed")
             # The commit thread writes: a checkpoint must not find the state ahead of the log.
             return False
-        for position, op in ops_of(self._state, frames, 0, join=True):
-            self._apply(op, position)
-        self._unfolded = []
-        self._store.commit_log.unfolded = False
-        self._store.syncer.want_sync(frames[-1][0])
+        if self._folding is None:
+            self._folding = self._applied(frames)
+        try:
+            next(self._folding)
+        except StopIteration:
+            self._unfolded, self._folding = [], None
+            self._store.commit_log.unfolded = False
+            self._store.syncer.want_sync(frames[-1][0])
         return True
+
+    def _applied(self, frames: Frames) -> Steps[None]:
+        for position, op in ops_of(self._state, frames, 0, join=True):
+            if isinstance(op, Appended) and op.batch.tags is not None:
+                yield from indexing_tags(op.batch)
+            self._apply(op, position)
 
     def _apply(self, op: Op, position: int) -> None:
         """As recovery does; then caps hold, and whoever waits for one of its topics looks again."""
