@@ -10,12 +10,14 @@ import pytest
 from tests.bucket.interrupted import Interrupted
 from tests.bucket.standbys import until
 from topics.storage.bucket.bucket import Unreachable
+from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
 from topics.storage.bucket.following import FellBehind, Following, Identity
 from topics.storage.bucket.lease import Primary, announce, read_primary
 from topics.storage.bucket.slots import LogPiece, TermClosing, encode_slot, slot_key
-from topics.storage.bucket.standby_start import StartingPoint
+from topics.storage.bucket.standby_start import StartingPoint, begin_standby
 from topics.storage.bucket.terms import BEGINNING, Place, read_slot, run
-from topics.storage.disk import Buffer
+from topics.storage.directory import DataDirectory
+from topics.storage.disk import Buffer, Disk
 
 
 class LosesAnswers(Interrupted):
@@ -122,3 +124,25 @@ def test_whoever_has_closed_the_term_gets_the_time_to_say_so(tmp_path: Path, rel
     assert not standby.go_on(1015.0)
     assert standby.following.term == 2
     assert standby.go_on(1030.0)
+
+
+def test_a_standby_that_waits_for_the_end_of_a_gap_fetches_no_files(tmp_path: Path) -> None:
+    bucket = Interrupted(tmp_path / "bucket")
+    bucket.create(slot_key(*BEGINNING), encode_slot(TermClosing(*BEGINNING, "token", 1, "primary")))
+    bucket.create(slot_key(1, 0), encode_slot(LogPiece(1, 0, "token", 3, 128, 128, 0), b""))
+    # A file that cannot be fetched.
+    file = StoredFile("shard-00/snapshots/00000000000000000064.snap", "files/gone", 8)
+    old = SnapshotManifest(MANIFEST_FORMAT, 1, 0, "primary", 64, 2, "test", [file])
+    bucket.create(old.key, encode_manifest(old))
+    directory = DataDirectory(Disk(), str(tmp_path / "data"))
+    directory.open(may_be_filled=True)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 10:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        begin_standby(f"file://{tmp_path}/bucket", {}, Disk(), directory, now_ms=lambda: 1, pause=pause)
+    directory.close()
