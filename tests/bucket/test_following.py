@@ -10,11 +10,14 @@ import pytest
 from tests.bucket.interrupted import Interrupted
 from tests.bucket.standbys import until
 from topics.storage.bucket.bucket import Unreachable
+from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
 from topics.storage.bucket.following import FellBehind, Following, Identity
+from topics.storage.bucket.lease import Primary, announce, read_primary
 from topics.storage.bucket.slots import LogPiece, TermClosing, encode_slot, slot_key
-from topics.storage.bucket.standby_start import StartingPoint
+from topics.storage.bucket.standby_start import StartingPoint, begin_standby
 from topics.storage.bucket.terms import BEGINNING, Place, read_slot, run
-from topics.storage.disk import Buffer
+from topics.storage.directory import DataDirectory
+from topics.storage.disk import Buffer, Disk
 
 
 class LosesAnswers(Interrupted):
@@ -65,3 +68,81 @@ def test_a_piece_that_does_not_follow_is_a_gap(tmp_path: Path) -> None:
     found = following(bucket, Place(1, 0))
     assert isinstance(until(lambda: found.lost), FellBehind)
     assert found.take() is None
+
+
+class ByHand:
+    """A standby without its thread, by a clock of the test."""
+
+    def __init__(self, bucket: Interrupted, place: Place, position: int) -> None:
+        self.now_s = 1000.0
+        start, mine = StartingPoint("standby", place, "primary", position, 1), Identity("http://standby", 9_000)
+        self.following = Following(
+            bucket, start, mine, by_itself=True, notify=lambda: None, now_ms=lambda: 1, clock=lambda: self.now_s
+        )
+        self.following._wait = self._wait
+
+    def _wait(self, seconds: float) -> None:
+        self.now_s += max(0.001, seconds)
+
+    def go_on(self, until_s: float) -> bool:
+        """Whether it has taken over by then."""
+        while self.now_s < until_s:
+            if self.following._go_on():
+                return True
+        return False
+
+
+def announced(bucket: Interrupted, primary: Primary) -> Primary:
+    found = run(bucket, read_primary())
+    return run(bucket, announce(primary, found)).primary
+
+
+def test_a_piece_after_the_last_renewal_does_not_delay_the_take_over_by_another_lease(tmp_path: Path) -> None:
+    bucket = Interrupted(tmp_path / "bucket")
+    announced(bucket, Primary(1, "primary", "token", "http://primary", 9_000, slot=0))
+    standby = ByHand(bucket, Place(1, 0), 64)
+    assert not standby.go_on(1002.0)
+    bucket.create(slot_key(1, 0), encode_slot(LogPiece(1, 0, "token", 2, 64, 128, 7), b"x" * 64))
+    assert standby.go_on(1011.0)
+    assert standby.following.take() is not None
+    taken = standby.following.taken
+    assert taken is not None
+    assert (taken.joined.position, taken.lost_since_ms) == (128, 2)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_whoever_has_closed_the_term_gets_the_time_to_say_so(tmp_path: Path, released: bool) -> None:
+    bucket = Interrupted(tmp_path / "bucket")
+    before = announced(bucket, Primary(1, "primary", "token", "http://primary", 9_000, slot=0))
+    standby = ByHand(bucket, Place(1, 0), 64)
+    assert not standby.go_on(1002.0)
+    bucket.create(slot_key(1, 0), encode_slot(TermClosing(1, 0, "other", 2, "other")))
+    if released:
+        announced(bucket, before.last(64))
+    assert not standby.go_on(1010.5)
+    announced(bucket, Primary(2, "other", "other", "http://other", 9_000))
+    assert not standby.go_on(1015.0)
+    assert standby.following.term == 2
+    assert standby.go_on(1030.0)
+
+
+def test_a_standby_that_waits_for_the_end_of_a_gap_fetches_no_files(tmp_path: Path) -> None:
+    bucket = Interrupted(tmp_path / "bucket")
+    bucket.create(slot_key(*BEGINNING), encode_slot(TermClosing(*BEGINNING, "token", 1, "primary")))
+    bucket.create(slot_key(1, 0), encode_slot(LogPiece(1, 0, "token", 3, 128, 128, 0), b""))
+    # A file that cannot be fetched.
+    file = StoredFile("shard-00/snapshots/00000000000000000064.snap", "files/gone", 8)
+    old = SnapshotManifest(MANIFEST_FORMAT, 1, 0, "primary", 64, 2, "test", [file])
+    bucket.create(old.key, encode_manifest(old))
+    directory = DataDirectory(Disk(), str(tmp_path / "data"))
+    directory.open(may_be_filled=True)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 10:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        begin_standby(f"file://{tmp_path}/bucket", {}, Disk(), directory, now_ms=lambda: 1, pause=pause)
+    directory.close()

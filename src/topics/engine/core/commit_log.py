@@ -354,6 +354,11 @@ class CommitLog:
         return more
 
     @property
+    def has_unwritten(self) -> bool:
+        """Whether something is decided that is not in the log yet, or not taken from there."""
+        return bool(self._unwritten)
+
+    @property
     def has_unsynced(self) -> bool:
         """Whether something is written that is not durable yet."""
         return self._wal.synced_to < self._wal.written_to

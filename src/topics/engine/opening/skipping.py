@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -13,7 +14,7 @@ from topics.engine.opening import loss_estimates as estimates
 from topics.model.clock import Clock
 from topics.model.errors import TopicsError
 from topics.model.requests.config import GATED, Durability
-from topics.storage.steps import Steps
+from topics.storage.steps import PAUSE_S, Steps
 from topics.storage.wal.wal import Wal
 
 # Frames of topics that skip seqs after a crash; they are written and folded at once.
@@ -35,13 +36,19 @@ class Skipping:
     """Lets topics continue above every seq that a reader may have seen and the log no longer has."""
 
     def __init__(
-        self, state: State, commit_log: CommitLog, wal: Wal, clock: Clock, synced: Callable[[], Steps[None]]
+        self,
+        state: State,
+        commit_log: CommitLog,
+        wal: Wal,
+        clock: Clock,
+        settle: Callable[[], None],
+        synced: Callable[[], Steps[None]],
     ) -> None:
         self._state = state
         self._commit_log = commit_log
         self._wal = wal
         self._clock = clock
-        self._synced = synced
+        self._settle, self._synced = settle, synced
 
     def since(self, copied_ms: int, *, in_bucket: bool) -> Steps[int]:
         """Skip the seqs that the original of this copy may have assigned since; returns how many they can be.
@@ -76,6 +83,15 @@ class Skipping:
                     commit_log.flush()
             yield
         commit_log.flush()
-        yield from self._synced()
+        yield from self.written()
         if failures:
             raise failures[0]
+
+    def written(self) -> Steps[None]:
+        """What was decided is folded, and synced: the commit thread may have to write it, or the lease be in doubt."""
+        while self._commit_log.has_unwritten:
+            # Not only a flush: another server may have taken over.
+            self._settle()
+            time.sleep(PAUSE_S)
+            yield
+        yield from self._synced()

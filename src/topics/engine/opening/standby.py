@@ -14,12 +14,14 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from topics.engine.core.appended import Appended
 from topics.engine.core.op_table import Op
+from topics.engine.log.block import indexing_tags
 from topics.engine.log.topic import SEQ_CHUNK
 from topics.engine.opening.loss_estimates import nothing
 from topics.engine.opening.single_appends import ops_of
 from topics.engine.opening.skipping import LOGGED
-from topics.model.errors import DamagedData, NotPrimary, TopicsError
+from topics.model.errors import DamagedData, NotPrimary, StorageError, TopicsError
 from topics.storage.bucket.following import Following, TakeOver
 from topics.storage.bucket.slots import LogPiece
 from topics.storage.steps import Steps, in_thread
@@ -50,6 +52,7 @@ class Standby:
         self._at = 0
         # Written to the own log, and not folded yet.
         self._unfolded: Frames = []
+        self._folding: Steps[None] | None = None
         self._taking_over: Steps[None] | None = None
         # Everything that the bucket had at this time is folded.
         self._known_s = following.clock_s()
@@ -98,12 +101,13 @@ class Standby:
         following = self.following
         if self._unfolded or self._data:
             return True
-        known_s = following.known_s()
+        # In this order: what is read before the term is taken is among the pieces by then.
+        taken, known_s = following.taken, following.known_s()
         if known_s is None:
             return True
         self._known_s = max(self._known_s, known_s)
-        if following.taken is not None:
-            self._taking_over = self._become_primary(following.taken)
+        if taken is not None:
+            self._taking_over = self._become_primary(taken)
             return True
         if not following.promoting:
             self._decided()
@@ -159,14 +163,25 @@ class Standby:
     def _fold(self) -> bool:
         frames = self._unfolded
         if self._wal.written_to < frames[-1][0]:
+            if self._wal.buffered_to < frames[-1][0] or self._wal.broken:
+                raise StorageError("a write to the own log failed")
             # The commit thread writes: a checkpoint must not find the state ahead of the log.
             return False
-        for position, op in ops_of(self._state, frames, 0, join=True):
-            self._apply(op, position)
-        self._unfolded = []
-        self._store.commit_log.unfolded = False
-        self._store.syncer.want_sync(frames[-1][0])
+        if self._folding is None:
+            self._folding = self._applied(frames)
+        try:
+            next(self._folding)
+        except StopIteration:
+            self._unfolded, self._folding = [], None
+            self._store.commit_log.unfolded = False
+            self._store.syncer.want_sync(frames[-1][0])
         return True
+
+    def _applied(self, frames: Frames) -> Steps[None]:
+        for position, op in ops_of(self._state, frames, 0, join=True):
+            if isinstance(op, Appended) and op.batch.tags is not None:
+                yield from indexing_tags(op.batch)
+            self._apply(op, position)
 
     def _apply(self, op: Op, position: int) -> None:
         """As recovery does; then caps hold, and whoever waits for one of its topics looks again."""
@@ -195,7 +210,7 @@ class Standby:
         else:
             yield from store.skipping.skip(LOGGED, nothing)
             store.transactions.recovered(whole=True)
-        yield from store.wait_synced()
+        yield from store.skipping.written()
         yield from store.wait_shipped()
         # Nothing is acknowledged before this: a start after a crash finds a standby's directory, and empties it.
         yield from in_thread(lambda: store.own_directory(holder))

@@ -225,7 +225,7 @@ class Store:
         whole = not self.given_up and not copied_ms and (previous.clean_stop or directory.same_boot)
         self.transactions.recovered(whole=whole, fences_ahead=max(SEQ_CHUNK, seqs_min) if not_all_here else 0)
         if not_all_here:
-            yield from self.wait_synced()
+            yield from skipping.written()
         if joined is not None and (joined.restored is not None or replicated_topics(self.state)):
             yield from self.wait_shipped()
         # Only now: a start after a crash before this line must skip again.
@@ -289,7 +289,7 @@ class Store:
         room = CheckpointRoom(self.state, self.wal, self.packs, self.snapshots, reserve)
         self.commit_log = CommitLog(self.state, self.wal, self.syncer, self.waiters, self._clock, room)
         admission = Uniqueness(self.commit_log, self.state, self._clock)
-        self.skipping = Skipping(self.state, self.commit_log, self.wal, self._clock, self.wait_synced)
+        self.skipping = Skipping(self.state, self.commit_log, self.wal, self._clock, self.settle, self.wait_synced)
         self.engine = Engine(self.state, self.commit_log, self.waiters, self._clock, self.settings, admission)
         self.live = LiveFeeds(self.engine, self._clock, self._wake)
         self.queues = Queues(self.engine, self._clock)

@@ -215,7 +215,7 @@ class Following:
         if isinstance(head, TermClosing):
             logger.info("%s is primary in term %d", head.holder, head.term + 1)
             self._place, self._owner = Place(head.term + 1, 0), head.holder
-            self._look_due_s = 0.0
+            self._look_due_s, self._alone_since_s = 0.0, None
             return True
         if head.from_position != self._position:
             raise FellBehind(
@@ -259,8 +259,8 @@ class Following:
         seen = run(self._bucket, read_primary())
         renewed = seen is not None and (self._seen is None or seen.etag != self._seen.etag)
         lease_ms = seen.primary.lease_ms if seen is not None else self._mine.lease_ms
-        if seen is None:
-            # Nobody has ever been primary: the one that is about to start gets as long as a lease.
+        if seen is None or seen.primary.term < self._place.term:
+            # The one that has the term is about to say so, or to start: it gets as long as a lease.
             self._alone_since_s = self._alone_since_s or now_s
             self._lease_left_s = max(0.0, self._alone_since_s + lease_ms / 1000 - self.clock_s())
         else:
@@ -276,7 +276,9 @@ class Following:
             self._renewed_s = now_s
         self._seen, self.primary = seen, seen.primary if seen is not None else None
         self._looked_s, self._look_due_s = now_s, self.clock_s() + again_s
-        if self._is_behind() or (seen is not None and seen.primary.slot < 0):
+        ends = not self._lease_left_s and (self._by_itself or self._told)
+        if ends or self._is_behind() or (seen is not None and seen.primary.slot < 0):
+            # What came after the last renewal is read before the term is closed.
             self._slot_due_s, self._slot_pause_s = 0.0, SLOT_PAUSE_S_MIN
         if self._told and not self._forced and self._lease_left_s:
             self._give_up()

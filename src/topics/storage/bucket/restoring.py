@@ -57,10 +57,12 @@ def restore_into(
     until: Place | None = None,
     at_ms: int | None = None,
     local_bytes_max: int = 0,
+    whole_only: bool = False,
 ) -> Restored:
     """Fill an empty directory; blocks. Raises NotInBucket if there is nothing, or nothing from that time.
 
-    Packs beyond `local_bytes_max`, unless that is 0, stay in the bucket: the newest ones are fetched.
+    Packs beyond `local_bytes_max`, unless that is 0, stay in the bucket: the newest ones are fetched. With `whole_only`
+    no file is fetched if the log after them has a gap.
     """
     moments = snapshots_in(bucket)
     chosen = moments[-1] if moments else None
@@ -73,6 +75,8 @@ def restore_into(
     log.close()
     if not end.time_ms:
         raise _nothing(bucket, moments, at_ms)
+    if whole_only and not end.whole:
+        return Restored(end.position, end.time_ms, log.count, end.whole, end.place, end.owner)
     files = manifest.files if manifest is not None else []
     staying = packs_to_leave(files, local_bytes_max)
     for file in files:

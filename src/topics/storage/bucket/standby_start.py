@@ -97,7 +97,7 @@ def _restored(
     said, removed = False, 0
     while True:
         try:
-            restored = restore_into(bucket, disk, directory.restoring_path)
+            restored = restore_into(bucket, disk, directory.restoring_path, whole_only=True)
         except NotInBucket as error:
             if "key" not in error.detail:
                 return None
