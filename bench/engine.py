@@ -39,7 +39,7 @@ def kill(store: Store) -> None:
     """Stop only the threads, as a kill would."""
     store.syncer.stop()
     store.worker.stop()
-    store._directory.close()
+    store.directory.close()
 
 
 def append(store: Store, topic: str, body: bytes) -> PendingChange:
