@@ -97,6 +97,7 @@ class TagLimits:
         "_unseen",
         "_waiting_fresh",
         "_waiting_reclaimed",
+        "met_all",
         "unfinished",
     )
 
@@ -123,7 +124,9 @@ class TagLimits:
         # Groups of jobs that are ready again and may be held, and the jobs of the first that are not looked at.
         self._returned: deque[DueGroup] = deque()
         self._returning: list[int] = []
-        # The last claim has not looked at all jobs it might have got.
+        # Whether the last claim has looked at all jobs it might have got. If not, whether it has to go on as it met
+        # too many that wait; otherwise its answer is full, or the next job is on disk.
+        self.met_all = True
         self.unfinished = False
 
     def configure(self, held_max: int | None, rate: Rate | None, now_ms: int) -> None:
@@ -282,7 +285,7 @@ class TagLimits:
 
     def take(self, search: Search) -> None:
         """What `Queue.take` does without limits of tags. May raise ColdMiss or a read error at any point."""
-        self.unfinished = False
+        self.met_all = self.unfinished = False
         if not search.wanted:
             return
         self._find_holders(search)
@@ -291,6 +294,7 @@ class TagLimits:
             self._take_known(search)
             if self._queue.fresh and search.goes_on:
                 self._take_fresh(search)
+        self.met_all = search.goes_on
         self.unfinished = search.visits_left <= 0 and len(search.taken) < search.wanted
         if self._spent:
             self._forget_full_buckets(2 * len(search.taken) + 2, search.now_ms)
@@ -300,7 +304,7 @@ class TagLimits:
         due = self._due
         if self._unseen or self._open or self._stirred or self._returned or (due and due[0][0] <= now_ms):
             return False
-        self.unfinished = False
+        self.met_all, self.unfinished = True, False
         if body.tags is None:
             return True
         tags = [body.tag_at(number) for number in range(first, stop)]
