@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from topics.engine.queues.due import NEVER_MS, DueGroup, Job, JobPlace
 from topics.engine.queues.lease_log import is_live
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from topics.engine.queues.limits.rate import Rate
     from topics.engine.queues.queue import Load, Queue, Taken
 
+NO_SEQS: Final[list[int]] = []
 # Jobs that one claim looks at without handing them out: about a millisecond of work. The rest is for its next step.
 VISITS_MAX = 2_000
 
@@ -326,12 +327,16 @@ class TagLimits:
 
     def _take_known(self, search: Search) -> None:
         """Heads of open lines, reclaimed jobs and jobs with a priority, by rank."""
+        rank, seqs, at = 0, NO_SEQS, 0
         while search.goes_on:
-            released = self._queue.next_ranked()
-            if self._open and (released is None or self._open[0][0] <= released[0]):
+            if at == len(seqs):
+                rank, seqs = self._queue.next_ranked(search.wanted - len(search.taken)) or (0, NO_SEQS)
+                at = 0
+            if self._open and (not seqs or self._open[0][0] <= rank):
                 self._take_head(search)
-            elif released is not None:
-                self._take_released(search, *released)
+            elif seqs:
+                self._take_released(search, rank, seqs[at])
+                at += 1
             else:
                 return
 
@@ -378,7 +383,8 @@ class TagLimits:
         queue = self._queue
         body, number = _located(search, seq)
         job = queue.job_for(seq)
-        self.let_go(seq)
+        if seq in self._holders:
+            self.let_go(seq)
         tag = body.tag_at(number)
         line = self._lines.get(tag) if tag is not None else None
         if line is None or self._is_open(line, search.now_ms) or job.deliveries >= search.deliveries_max:
@@ -401,7 +407,8 @@ class TagLimits:
                     # Until it has left, or is claimable again because it could not.
                     self._hold(line or self._line(tag), seq)
                 return
-            self._queue.accept(job)
+            if job.refusals:
+                self._queue.accept(job)
         search.taken.append((seq, job, record, tag))
         search.bytes_left -= len(record)
         if tag is not None:
