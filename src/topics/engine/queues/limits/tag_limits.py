@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from topics.engine.queues.due import NEVER_MS, DueGroup, Job, JobPlace
 from topics.engine.queues.lease_log import is_live
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from topics.engine.queues.limits.rate import Rate
     from topics.engine.queues.queue import Load, Queue, Taken
 
-NO_SEQS: Final[list[int]] = []
 # Jobs that one claim looks at without handing them out: about a millisecond of work. The rest is for its next step.
 VISITS_MAX = 2_000
 
@@ -327,10 +326,11 @@ class TagLimits:
 
     def _take_known(self, search: Search) -> None:
         """Heads of open lines, reclaimed jobs and jobs with a priority, by rank."""
-        rank, seqs, at = 0, NO_SEQS, 0
+        rank, at = 0, 0
+        seqs: list[int] = []
         while search.goes_on:
             if at == len(seqs):
-                rank, seqs = self._queue.next_ranked(search.wanted - len(search.taken)) or (0, NO_SEQS)
+                rank, seqs = self._queue.next_ranked(search.wanted - len(search.taken)) or (0, [])
                 at = 0
             if self._open and (not seqs or self._open[0][0] <= rank):
                 self._take_head(search)
