@@ -18,7 +18,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.examples import examples
 from tests.queues.queue_rig import QueueRig, request_of
-from topics.engine.queues.claims import Grant
 from topics.engine.queues.due import JobPlace
 from topics.engine.queues.limits import tag_limits
 from topics.model.requests.jobs import CancelRequest
@@ -77,7 +76,6 @@ class LimitsMachine(RuleBasedStateMachine):
     ) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(tag_limits, "VISITS_MAX", visits)
-        self.visits = visits
         self.root = Path(tempfile.mkdtemp(prefix="topics-limits-machine-"))
         self.rig = QueueRig(self.root / "data", segment_max_events=events, hot_retain_segments=0, wal_file_bytes=65536)
         per_s, burst = rate or (None, None)
@@ -163,16 +161,11 @@ class LimitsMachine(RuleBasedStateMachine):
         if self.bucket is not None:
             free = min(free, self.bucket.left(self.now))
         allowed = sum(min(count, self.room(tag)) for tag, count in by_tag.items())
-        grant = self.asked(wanted)
-        expected = min(wanted, free, allowed)
-        if self.visits > len(self.jobs):
-            assert len(grant.seqs) == expected, "exactly what the limits allow"
-        else:
-            assert min(1, expected) <= len(grant.seqs) <= expected, "the first part of it"
-        taken = [self.jobs[seq] for seq in grant.seqs]
+        seqs, limited_by = self.asked(wanted)
+        assert len(seqs) == min(wanted, free, allowed), "exactly what the limits allow"
+        taken = [self.jobs[seq] for seq in seqs]
         left = [job for job in ready if job not in taken]
-        assert grant.more == (len(taken) < wanted and bool(left))
-        assert bool(grant.limited_by) == (grant.more and len(taken) == expected)
+        assert bool(limited_by) == (len(taken) < wanted and bool(left))
         for tag, count in Counter(job.tag for job in taken).items():
             assert count <= self.room(tag)
         for job, other in itertools.product(taken, left):
@@ -186,11 +179,22 @@ class LimitsMachine(RuleBasedStateMachine):
             if self.bucket is not None:
                 self.bucket.tokens -= 1
 
-    def asked(self, wanted: int) -> Grant:
-        request = request_of(ClaimRequest, node="w", max=wanted)
-        _, grant = self.rig.drive(self.rig.store.claims.claim("q", request))
-        self.rig.finish_all()
-        return grant
+    def asked(self, wanted: int) -> tuple[list[int], str]:
+        """The jobs, and what limits them.
+
+        A claim that met many jobs, or found the next one on disk, gives what it has and no reason: a worker asks again.
+        """
+        seqs: list[int] = []
+        while True:
+            request = request_of(ClaimRequest, node="w", max=wanted - len(seqs))
+            _, grant = self.rig.drive(self.rig.store.claims.claim("q", request))
+            self.rig.finish_all()
+            assert grant.seqs == sorted(grant.seqs)
+            seqs += grant.seqs
+            assert grant.more == (len(seqs) < wanted and self.rig.counters().ready > 0)
+            if grant.limited_by or not grant.more:
+                return seqs, grant.limited_by
+            assert grant.seqs, "nothing, for no reason"
 
     def check_order(self, taken: ModelJob, left: ModelJob) -> None:
         assert taken.priority >= left.priority
@@ -291,3 +295,44 @@ class LimitsMachine(RuleBasedStateMachine):
 
 TestLimits = LimitsMachine.TestCase
 TestLimits.settings = settings(settings.default, max_examples=examples(40), stateful_step_count=40, deadline=None)
+
+
+# --- jobs that are on disk: a claim gives what it has got when it comes to the first of them ---
+
+NONE: dict[str, Any] = {"durable": False, "in_flight": None, "per_tag": None, "rate": None, "tag_rate": None}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        NONE | {"events": 2, "visits": 2_000},
+        NONE | {"events": 1_000, "visits": 1, "durable": True, "rate": (2, 3), "per_tag": 2},
+    ],
+)
+def test_the_rest_of_the_jobs_is_on_disk(start: dict[str, Any]) -> None:
+    machine = LimitsMachine()
+    machine.start(**start)
+    try:
+        machine.produce(tags=["x"], delay=0, priorities=[0])
+        machine.produce(tags=["x", "x"], delay=0, priorities=[9])
+        machine.checkpoint()
+        machine.claim(wanted=3)
+        machine.counters_add_up()
+    finally:
+        machine.teardown()
+
+
+def test_no_limit_is_named_if_others_are_on_disk(tmp_path: Path) -> None:
+    """Job 2 waits for its tag, which is no reason not to hand out job 3."""
+    with QueueRig(tmp_path, segment_max_events=2, hot_retain_segments=0, wal_file_bytes=65536) as rig:
+        rig.queue(max_in_flight_per_tag=1)
+        rig.append("q", {"data": 0, "tag": "x"}, {"data": 0, "tag": "x"})
+        assert rig.claimed(max=2) == [1]
+        rig.append("q", {"data": 0, "tag": "y"}, {"data": 0, "tag": "y"})
+        rig.append("q", {"data": 0, "tag": "z", "job_priority": 9})
+        rig.checkpoint()
+        answers = []
+        for wanted in (3, 2, 1):
+            _, grant = rig.drive(rig.store.claims.claim("q", request_of(ClaimRequest, node="w", max=wanted)))
+            answers.append((grant.seqs, grant.more, grant.limited_by))
+        assert answers == [([5], True, ""), ([3], True, "max_in_flight_per_tag"), ([], True, "max_in_flight_per_tag")]

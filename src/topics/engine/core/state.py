@@ -250,7 +250,10 @@ class State:
                 self._kill_across(topic, start, run)
                 return None
             near = topic.blocks[start]
-        first, end = near.number_after(from_seq - 1), near.number_after(last_seq)
+        if near.seqs is None and from_seq >= near.first_seq:
+            first, end = from_seq - near.first_seq, last_seq + 1 - near.first_seq
+        else:
+            first, end = near.number_after(from_seq - 1), near.number_after(last_seq)
         if topic.queue is not None:
             topic.queue.dying(near, first, end)
         died, size = near.kill(first, end, run.size)

@@ -304,7 +304,7 @@ class ReadyJobs:
 
     def next_seqs(self, most: int) -> list[int]:
         """That one and those of its group that follow it, `most` of them; empty if there is none."""
-        if self.next_seq() is None:
+        if not (self._draining or self._groups) or self.next_seq() is None:
             return []
         jobs = self._group.jobs
         return [seq for seq in reversed(self._draining[-most:]) if seq in jobs]
@@ -328,15 +328,6 @@ class Lane:
         self.reclaimed = ReadyJobs()
         self.fresh = ReadyJobs()
 
-    def next_ranked(self) -> tuple[int, int] | None:
-        """The same with its rank: lower ones are handed out first."""
-        rank = rank_of(self.priority)
-        seq = self.reclaimed.next_seq()
-        if seq is not None:
-            return rank, seq
-        seq = self.fresh.next_seq()
-        return None if seq is None else (rank + 1, seq)
-
 
 class Lanes:
     """A lane for each priority above 0 that was ever used, the highest first."""
@@ -355,20 +346,13 @@ class Lanes:
         self._lanes.sort(key=lambda each: -each.priority)
         return lane
 
-    def next_seqs(self, most: int) -> list[int]:
-        """Jobs that are claimed before all jobs without a priority, some of them, of one lane."""
+    def next_ranked(self, most: int) -> tuple[int, list[int]] | None:
+        """Jobs that are claimed before all jobs without a priority, some of them, and their rank."""
         for lane in self._lanes:
-            seqs = lane.reclaimed.next_seqs(most) or lane.fresh.next_seqs(most)
-            if seqs:
-                return seqs
-        return []
-
-    def next_ranked(self) -> tuple[int, int] | None:
-        """The same with its rank."""
-        for lane in self._lanes:
-            found = lane.next_ranked()
-            if found is not None:
-                return found
+            if seqs := lane.reclaimed.next_seqs(most):
+                return rank_of(lane.priority), seqs
+            if seqs := lane.fresh.next_seqs(most):
+                return rank_of(lane.priority) + 1, seqs
         return None
 
     def peek(self) -> int | None:
@@ -378,7 +362,7 @@ class Lanes:
 
 
 def rank_of(priority: int) -> int:
-    """The rank of reclaimed jobs of a priority; fresh ones come right after them."""
+    """The rank of reclaimed jobs of a priority: lower ones are handed out first. Fresh ones come right after them."""
     return 2 * (JOB_PRIORITY_MAX - priority)
 
 

@@ -293,13 +293,14 @@ class JobPlaces:
         group = apart = self.leased_until(deadline, rest_ms, stream)
         members, pushed = group.jobs, self.streams[stream] if stream else None
         for seq, lease, deliveries in jobs:
-            if seq not in known:
+            standing = known.get(seq)
+            if standing is None:
                 job = known[seq] = Job(seq, group, deliveries, node, lease, now_ms, deadline, stream)
                 if seq > cursor:
                     self.ahead += 1
                     self.fresh -= 1
             else:
-                job = self.job_for(seq)
+                job = standing if isinstance(standing, Job) else self.job_for(seq)
                 if job.group is not None:
                     self._detach(job)
                     if not members:
@@ -476,7 +477,11 @@ class JobPlaces:
 
     def choose(self, job: Job) -> None:
         """A ready job is in no group until it is leased, or moved to the dead letters."""
-        self._detach(job)
+        group = job.group
+        assert group is not None and group.place is _READY
+        del group.jobs[job.seq]
+        job.group = None
+        self.released -= 1
 
     def drop_limits_if_off(self) -> None:
         """Once the last job that they had held back is handed out."""

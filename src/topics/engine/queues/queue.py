@@ -130,31 +130,28 @@ class Queue(JobPlaces):
         size = 0
         block: Block | None = None
         while self.released and len(taken) < wanted and size < bytes_max and len(doomed) < DOOMED_PER_TAKE_MAX:
-            for seq in self._next_released(wanted - len(taken)):
+            ranked = self.next_ranked(wanted - len(taken))
+            assert ranked is not None, "a released job is in a group"
+            for seq in ranked[1]:
                 if block is None or seq < block.first_seq or seq > block.last_seq:
                     block = topic.blocks[topic.block_after(seq - 1)]
                     load(block)
                 body = block.body
                 assert body is not None
                 job = self.job_for(seq)
+                self.choose(job)
                 if job.deliveries >= deliveries_max:
                     doomed.append(job)
                 else:
                     number = block.number_after(seq - 1)
                     record = bytes(body.record(number))
                     taken.append((seq, job, record, body.tag_at(number)))
-                    self.accept(job)
+                    if job.refusals:
+                        self.accept(job)
                     size += len(record)
-                self._detach(job)
                 if size >= bytes_max or len(doomed) >= DOOMED_PER_TAKE_MAX:
                     break
         return size
-
-    def _next_released(self, most: int) -> list[int]:
-        """The next jobs of the highest priority, some of them; there is one."""
-        seqs = self._lanes.next_seqs(most) or self._ready.next_seqs(most)
-        assert seqs, "a released job is in a group"
-        return seqs
 
     @property
     def unfinished(self) -> bool:
@@ -162,13 +159,12 @@ class Queue(JobPlaces):
         limits = self.limits
         return limits is not None and not self.paused and limits.tags.in_use and limits.tags.unfinished
 
-    def next_ranked(self) -> tuple[int, int] | None:
-        """The same as rank and seq, if there is one: the lowest rank is claimed first."""
-        found = self._lanes.next_ranked()
-        if found is not None:
-            return found
-        seq = self._ready.next_seq()
-        return None if seq is None else (rank_of(0), seq)
+    def next_ranked(self, most: int) -> tuple[int, list[int]] | None:
+        """The released jobs that are claimed next, some of them, and their rank: the lowest is claimed first."""
+        found = self._lanes.next_ranked(most)
+        if found is None and (seqs := self._ready.next_seqs(most)):
+            found = rank_of(0), seqs
+        return found
 
     def _take_fresh(self, topic: Topic, wanted: int, bytes_max: int, load: Load, taken: list[Taken]) -> None:
         index = topic.block_after(self.cursor)

@@ -87,7 +87,7 @@ class Limits:
             if self.limited_by == "rate_per_s":
                 self.next_ms = min(self.next_ms, self._rate.due_ms(self._full_ms))
         if jobs < room:
-            self.limited_by = "" if self.tags.unfinished else self.tags.limited_by()
+            self.limited_by = self.tags.limited_by() if self.tags.met_all else ""
         self.next_ms = min(self.next_ms, self.tags.next_ms)
 
     def now_limited_by(self, now_ms: int) -> str:

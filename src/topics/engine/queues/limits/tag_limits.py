@@ -97,6 +97,7 @@ class TagLimits:
         "_unseen",
         "_waiting_fresh",
         "_waiting_reclaimed",
+        "met_all",
         "unfinished",
     )
 
@@ -123,7 +124,9 @@ class TagLimits:
         # Groups of jobs that are ready again and may be held, and the jobs of the first that are not looked at.
         self._returned: deque[DueGroup] = deque()
         self._returning: list[int] = []
-        # The last claim has not looked at all jobs it might have got.
+        # Whether the last claim has looked at all jobs it might have got. If not, whether it has to go on as it met
+        # too many that wait; otherwise its answer is full, or the next job is on disk.
+        self.met_all = True
         self.unfinished = False
 
     def configure(self, held_max: int | None, rate: Rate | None, now_ms: int) -> None:
@@ -282,7 +285,7 @@ class TagLimits:
 
     def take(self, search: Search) -> None:
         """What `Queue.take` does without limits of tags. May raise ColdMiss or a read error at any point."""
-        self.unfinished = False
+        self.met_all = self.unfinished = False
         if not search.wanted:
             return
         self._find_holders(search)
@@ -291,6 +294,7 @@ class TagLimits:
             self._take_known(search)
             if self._queue.fresh and search.goes_on:
                 self._take_fresh(search)
+        self.met_all = search.goes_on
         self.unfinished = search.visits_left <= 0 and len(search.taken) < search.wanted
         if self._spent:
             self._forget_full_buckets(2 * len(search.taken) + 2, search.now_ms)
@@ -300,7 +304,7 @@ class TagLimits:
         due = self._due
         if self._unseen or self._open or self._stirred or self._returned or (due and due[0][0] <= now_ms):
             return False
-        self.unfinished = False
+        self.met_all, self.unfinished = True, False
         if body.tags is None:
             return True
         tags = [body.tag_at(number) for number in range(first, stop)]
@@ -322,12 +326,17 @@ class TagLimits:
 
     def _take_known(self, search: Search) -> None:
         """Heads of open lines, reclaimed jobs and jobs with a priority, by rank."""
+        rank, at = 0, 0
+        seqs: list[int] = []
         while search.goes_on:
-            released = self._queue.next_ranked()
-            if self._open and (released is None or self._open[0][0] <= released[0]):
+            if at == len(seqs):
+                rank, seqs = self._queue.next_ranked(search.wanted - len(search.taken)) or (0, [])
+                at = 0
+            if self._open and (not seqs or self._open[0][0] <= rank):
                 self._take_head(search)
-            elif released is not None:
-                self._take_released(search, *released)
+            elif seqs:
+                self._take_released(search, rank, seqs[at])
+                at += 1
             else:
                 return
 
@@ -374,7 +383,8 @@ class TagLimits:
         queue = self._queue
         body, number = _located(search, seq)
         job = queue.job_for(seq)
-        self.let_go(seq)
+        if seq in self._holders:
+            self.let_go(seq)
         tag = body.tag_at(number)
         line = self._lines.get(tag) if tag is not None else None
         if line is None or self._is_open(line, search.now_ms) or job.deliveries >= search.deliveries_max:
@@ -397,7 +407,8 @@ class TagLimits:
                     # Until it has left, or is claimable again because it could not.
                     self._hold(line or self._line(tag), seq)
                 return
-            self._queue.accept(job)
+            if job.refusals:
+                self._queue.accept(job)
         search.taken.append((seq, job, record, tag))
         search.bytes_left -= len(record)
         if tag is not None:
