@@ -44,7 +44,7 @@ from topics.api.logs.lines import BufferedLines, start_logging
 from topics.api.logs.log_stream import LogStream
 from topics.api.logs.requests import ObservedApi, RequestLog, on_reply
 from topics.api.logs.spans import RequestSpans, start_exporting
-from topics.api.logs.start_lines import counted, say_access, say_tls
+from topics.api.logs.start_lines import counted, say_access, say_ready, say_role, say_tls
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
 from topics.api.promotion import Promotion
@@ -323,8 +323,8 @@ class Server:
                 return False
         state = self.store.state
         took_ms = (time.monotonic() - started_s) * 1000
-        topics, records = counted(len(state.by_name), "topic"), counted(state.count, "record")
-        log.info("ready: %s, %s, recovered in %.0f ms", topics, records, took_ms)
+        say_ready(len(state.by_name), state.count, took_ms)
+        say_role(self.store.role, self._settings.bucket_takeover)
         return True
 
     def start(self) -> None:

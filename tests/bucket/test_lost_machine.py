@@ -207,6 +207,23 @@ def test_a_restore_goes_back_in_time(tmp_path: Path, bucket: Path) -> None:
         assert everything(server.client(), "t", lost=True) == [0, 1]
 
 
+def test_a_copy_with_replicated_topics_is_restored_and_served_with_a_bucket_of_its_own(
+    tmp_path: Path, bucket: Path
+) -> None:
+    with serving(tmp_path / "a", **settings(bucket)) as server:
+        client = server.client()
+        assert client.put("/v0/topics/t", {"durability": "replicated"}).status == 201
+        client.append("t", 1)
+        done = run_topics(["restore", f"file://{bucket}", str(tmp_path / "copy")], {"PATH": "/usr/bin:/bin"})
+        assert (done.returncode, done.stderr.count(b"1 topics, 1 records")) == (0, 1), done.stderr
+    refused = run_topics(["serve", "--data-dir", str(tmp_path / "copy"), "--port", "0"], {"PATH": "/usr/bin:/bin"})
+    assert refused.returncode == 2
+    assert b"has topics with durability replicated (t)" in refused.stderr
+    (tmp_path / "own").mkdir()
+    with serving(tmp_path / "copy", **settings(tmp_path / "own")) as server:
+        assert [record["data"] for record in server.client().diff("t", from_seq=0)["records"]] == [1]
+
+
 def test_a_restore_that_was_killed_is_done_again(tmp_path: Path, bucket: Path) -> None:
     server = ServerProcess(tmp_path / "a", **settings(bucket)).ready()
     server.client().append("t", 1)

@@ -16,7 +16,9 @@ def test_a_standby_has_what_the_primary_has_and_says_how_old_it_is(servers: Serv
     client = servers.primary("a").client()
     client.append("before", 1, 2)
     until_shipped(client)
-    reader = servers.standby("b").client()
+    standby = servers.standby("b")
+    standby.wait_for_log("this server is a standby: it serves reads, and takes over when no primary renews its lease")
+    reader = standby.client()
     assert everything(reader, "before") == [1, 2]
     for number in range(20):
         client.append("after", number)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.bucket.standbys import Servers, role, servers, until, until_primary, until_sees
 from tests.bucket.test_lost_machine import everything, health, until_shipped
+from tests.launching import run as run_topics
 from tests.serving import Client, Reply, ServerProcess, free_port
 
 __all__ = ["servers"]
@@ -70,6 +71,20 @@ def test_after_a_sleep_longer_than_its_lease_nothing_is_acknowledged(servers: Se
     until_sees(again, "replicated", 2)
     assert everything(again, "replicated") == ["before", "after"]
     assert everything(again, "disk", lost=True) == ["before"]
+
+
+def test_a_command_that_starts_while_there_is_no_primary_waits_for_one(servers: Servers) -> None:
+    # Longer than a command tries to reach a server at all.
+    primary = servers.primary("a", bucket_lease_ms=5_000)
+    primary.client().append("t", 1)
+    standby = servers.standby("b", bucket_lease_ms=5_000)
+    primary.kill()
+    env = {"PATH": "/usr/bin:/bin", "TOPICS_URL": f"http://127.0.0.1:{primary.port},http://127.0.0.1:{standby.port}"}
+    done = run_topics(["append", "t", "2"], env)
+    assert done.returncode == 0, done.stderr
+    assert role(standby.client()) == "primary"
+    standby.kill()
+    assert run_topics(["append", "t", "3"], env).returncode == 5
 
 
 def test_of_two_standbys_one_takes_over_and_the_other_follows_it(servers: Servers) -> None:

@@ -110,6 +110,6 @@ class Promotion:
         who = f"{primary.holder} ({primary.url})" if primary is not None else "a server that is about to start"
         raise PrimaryAlive(
             f"{who} may be primary for another {following.lease_left_s:.1f} s, or renews its lease; stop it and try "
-            "again, or take over beside it with force, and lose what it acknowledges meanwhile",
+            "again, or use --force (`force` is true), and lose what it acknowledges until it notices",
             primary=primary.url if primary is not None else None,
         )

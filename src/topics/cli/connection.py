@@ -60,9 +60,16 @@ def takes_patient_client(command: Callable[..., None]) -> Callable[..., None]:
     """The same for long commands, which continue after a restart of the server."""
 
     def run(access: Access, **given: Any) -> None:
+        from topics.client import ConnectionFailed, NotPrimary
+
         with access.open(retries_max=RETRIES_QUICK) as client:
-            # A wrong address is reported at once; later failures are retried.
-            client.health()
+            try:
+                # A wrong address is reported at once; later failures are retried.
+                client.health()
+            except (ConnectionFailed, NotPrimary):
+                # A standby replies: it may take over while the command waits.
+                if not any(client.roles().values()):
+                    raise
         with access.open() as client:
             command(client, **given)
 

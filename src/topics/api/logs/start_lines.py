@@ -43,5 +43,15 @@ def say_tls(host: str, tls: Tls | None) -> None:
         )
 
 
+def say_ready(topics: int, records: int, took_ms: float) -> None:
+    log.info("ready: %s, %s, recovered in %.0f ms", counted(topics, "topic"), counted(records, "record"), took_ms)
+
+
+def say_role(role: str | None, takeover: str) -> None:
+    if role == "standby":
+        when = "with `topics promote`" if takeover == "manual" else "when no primary renews its lease"
+        log.info("this server is a standby: it serves reads, and takes over %s", when)
+
+
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -221,6 +221,7 @@ def _verified(path: str) -> str:
     from topics.model.errors import TopicsError
 
     store = Store(path)
+    store.bucket_side.accepts_writes = False
     hint = "`--no-verify` restores it unchanged, for `topics repair`"
     try:
         with progress("verify: log", 100, "%") as step:

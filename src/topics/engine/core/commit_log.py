@@ -565,22 +565,15 @@ class CommitLog:
         self._unwritten.clear()
         self._waiting.clear()
         self._behind.clear()
-        self._forget(failed, self._refuse_pending)
+        # They may have reached the log, where the next start would find them.
+        under_way = "; this write was under way, and may be there after the restart"
+        self._forget(failed, lambda: self._refuse_for_good(under_way))
         return self._refuse_for_good()
 
-    def _refuse_pending(self) -> TopicsError:
-        """As later ones are; but these may have reached the log, where the next start would find them."""
-        refusal = self._refuse_for_good()
-        if isinstance(refusal, ReadOnly):
-            return ReadOnly(f"{refusal.message}; this write was under way, and may be there after the restart")
-        return refusal
-
-    def _refuse_for_good(self) -> TopicsError:
+    def _refuse_for_good(self, more: str = "") -> TopicsError:
         if self.closed is not None:
             return self.closed()
-        refusal = self.read_only
-        assert refusal is not None
-        return refusal
+        return ReadOnly(f"writes are refused until a restart: {self._broken_by}{more}")
 
     def _forget(self, failed: list[PendingChange], refusal: Callable[[], TopicsError]) -> None:
         """As if they had never been: their reservations are released, and the log may lack the floors given to it."""

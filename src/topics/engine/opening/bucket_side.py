@@ -38,6 +38,8 @@ class BucketSide:
         self.bucket: ObjectBucket | None = None
         # where others reach this server, unless that is a setting
         self.port = settings.port
+        # False: the directory is only checked, so no write waits for a bucket.
+        self.accepts_writes = True
 
     @property
     def _mine(self) -> Identity:
@@ -128,10 +130,10 @@ class BucketSide:
     def check_classes(self, state: State, *, has_bucket: bool) -> None:
         """Refuse topics whose records must be in a bucket if there is none."""
         names = replicated_topics(state)
-        if names and not has_bucket:
+        if names and self.accepts_writes and not has_bucket:
             raise DataDirIncompatible(
-                f"{len(names)} topics in {self._directory.path} have durability replicated ({names[0]}), which needs a "
-                "bucket: set TOPICS_BUCKET, for a copy of another server to a prefix of its own; "
+                f"{self._directory.path} has topics with durability replicated ({', '.join(names[:5])}), which "
+                "need a bucket: set TOPICS_BUCKET, for a copy of another server to a prefix of its own; "
                 "file:///an/empty/directory will do",
                 directory=self._directory.path,
                 setting="bucket",

@@ -32,7 +32,8 @@ def check_settings(settings: Settings) -> None:
     given = find("local_bytes")
     if settings.bucket is None:
         raise WrongSetting(
-            f"{given.variable} is set, but {find('bucket').variable} is not: packs that leave the disk go there",
+            f"{given.variable} is set, but {find('bucket').variable} is not: packs that leave the disk go there; set "
+            f"it, or unset {given.variable}",
             setting="local_bytes",
         )
     if settings.cold_dir is not None:

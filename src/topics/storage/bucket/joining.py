@@ -130,7 +130,7 @@ class Joining:
             raise DataDirIncompatible(
                 f"the log in the bucket is not the one in {self._directory.path}: {end.owner} was primary last, with "
                 f"term {end.place.term}; move the directory away and start on an empty one, which is then restored "
-                "from the bucket, or use another prefix of the bucket",
+                "from the bucket, start with --standby, which sets it aside, or use another prefix of the bucket",
                 directory=self._directory.path,
             )
         if self._directory.holder is None:
@@ -172,8 +172,8 @@ class Joining:
             if watched.renewed(seen) and not seen.primary.released:
                 raise InUse(
                     f"{seen.primary.holder} is primary with term {seen.primary.term} and renews its lease"
-                    f"{f' ({seen.primary.url})' if seen.primary.url else ''}; stop it first, or use another prefix of "
-                    "the bucket",
+                    f"{f' ({seen.primary.url})' if seen.primary.url else ''}; stop it first, start this "
+                    "server with --standby, or use another prefix of the bucket",
                     directory=self._directory.path,
                 )
             left_ms = watched.look(seen, time.monotonic() * 1000)

@@ -16,6 +16,7 @@ from topics.client.errors import (
     ConnectionFailed,
     InvalidRequest,
     NotPrimary,
+    NotReplicated,
     Timeout,
     TopicsError,
     Unauthorized,
@@ -137,8 +138,9 @@ class Transport:
         pause_s = retrying.pause_s(error, time.monotonic(), unsent=bool(error.detail.get("unsent")))
         if pause_s is None or self.closed:
             raise error
-        away = isinstance(error, ConnectionFailed | NotPrimary)
-        if away and retrying.paused_s >= TELL_AFTER_S and not retrying.warned:
+        away = isinstance(error, ConnectionFailed | NotPrimary) and retrying.paused_s >= TELL_AFTER_S
+        # The server itself has waited for its bucket, for 10 s.
+        if (away or isinstance(error, NotReplicated)) and not retrying.warned:
             retrying.warned = True
             said = error.message.removesuffix(f"; {WAY_OUT}")
             if isinstance(error, NotPrimary):
