@@ -366,3 +366,12 @@ def test_a_stop_ships_the_rest_of_the_log_before_the_rest_of_a_snapshot(
     rig.close()
     assert len(interrupted.uploaded) == 1
     assert payloads(opened("b")) == [1, 2]
+
+
+def test_the_lease_is_renewed_as_soon_as_the_log_is_read(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    with Rig(tmp_path / "data", bucket=f"file://{bucket}", bucket_lease_ms=600_000) as rig:
+        shipping = shipping_of(rig)
+        rig.wait_until(lambda: shipping._seen.primary.beat == 1)
+        rig.close()

@@ -137,7 +137,7 @@ class Shipping:
         self._piece: tuple[LogPiece, bytes] | None = None
         # the newest slots: which of them holds a position, a snapshot must know
         self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)
-        self._seen, self._renew_at_s = joined.seen, clock() + joined.seen.primary.lease_ms / 1000 / RENEWALS
+        self._seen, self._renew_at_s = joined.seen, clock()  # at once: reading the log may have taken most of the lease
         self._uploaded: set[str] | None = None  # unknown until the first snapshot of this run
         self._thread = Thread(target=self._run, name="topics-bucket", daemon=True)
         wal.keep_from = self._offered_to if self.whole else None
