@@ -268,6 +268,9 @@ class LimitsMachine(RuleBasedStateMachine):
             known = queue.jobs.get(seq)
             if self.held(job):
                 job.deadline = 0
+            if not clean and job.reclaimed and self.ready(job):
+                # A snapshot knows of no delay that is over.
+                job.reclaimed = None
             if not clean and job.deliveries:
                 # What was known of a delivery may be gone, and a rest with it.
                 job.deliveries = 0 if known is None else known.deliveries
@@ -317,6 +320,21 @@ def test_the_rest_of_the_jobs_is_on_disk(start: dict[str, Any]) -> None:
         machine.produce(tags=["x", "x"], delay=0, priorities=[9])
         machine.checkpoint()
         machine.claim(wanted=3)
+        machine.counters_add_up()
+    finally:
+        machine.teardown()
+
+
+def test_a_delay_that_is_over_may_be_forgotten_in_a_crash() -> None:
+    machine = LimitsMachine()
+    machine.start(**NONE, events=2, visits=1)
+    try:
+        machine.produce(tags=["x"], delay=0, priorities=[0])
+        machine.produce(tags=["x"], delay=300, priorities=[0])
+        machine.wait(ms=400)
+        machine.checkpoint()
+        machine.restart(clean=False)
+        machine.claim(wanted=1)
         machine.counters_add_up()
     finally:
         machine.teardown()
