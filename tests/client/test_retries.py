@@ -28,7 +28,7 @@ from topics.client import (
     Timeout,
     TopicsError,
 )
-from topics.client.errors import KINDS
+from topics.client.errors import KINDS, NotReplicated
 from topics.client.retrying import Retrying, is_tls_refusal
 
 OK = answer(200, {"status": "ok", "version": "0", "uptime_ms": 1})
@@ -326,4 +326,14 @@ def test_who_waits_for_a_server_that_is_gone_is_told_once(connect: Connect, capl
         connect(url, retries_max=10).health()
     (told,) = (record for record in caplog.records if record.name == "topics.client")
     assert told.getMessage().startswith(f"cannot reach {url}: ")
+    assert told.getMessage().endswith("; trying again for up to 60 s")
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_who_waits_for_the_bucket_of_the_server_is_told_at_once(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ScriptedServer(error(503, "not_replicated")) as server, pytest.raises(NotReplicated):
+        connect(server.url, retries_max=1).append("t", 1)
+    (told,) = (record for record in caplog.records if record.name == "topics.client")
     assert told.getMessage().endswith("; trying again for up to 60 s")

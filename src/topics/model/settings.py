@@ -261,7 +261,7 @@ class Settings:
 def _check_standby(settings: Settings) -> None:
     if settings.bucket is None:
         raise WrongSetting(
-            "TOPICS_STANDBY (--standby) is set without TOPICS_BUCKET: a standby follows the log in the bucket of a "
+            "TOPICS_STANDBY is set without TOPICS_BUCKET: a standby follows the log in the bucket of a "
             "primary; set TOPICS_BUCKET to that bucket",
             setting="standby",
         )
