@@ -134,6 +134,6 @@ def opened(browser: Browser, server: ServerProcess, **context: Any) -> Iterator[
     try:
         console = Console(profile.new_page(), server)
         yield console
-        assert console.faults() == []
+        assert console.faults() == [], console.faults()
     finally:
         profile.close()
