@@ -38,7 +38,7 @@ class Servers:
     """The servers that the caller has given: the primary, and those that may take over from it.
 
     All requests go to `current`. When it fails, or says that another one is primary, the next request goes elsewhere.
-    A server that is not given is never asked, whoever names it: it would receive the API key.
+    A server that is not given is never asked, even if another server names it: it would receive the API key.
     """
 
     __slots__ = ("current", "urls")

@@ -182,7 +182,7 @@ class Settings:
     bucket_takeover: str = setting(
         "auto",
         "Who may take over when the primary no longer renews its lease; `auto`: a standby by itself, `manual`: a "
-        "standby that is told to, `off`: there is no standby, and the lease is renewed rarely.",
+        "standby that is promoted, `off`: there is no standby, and the lease is renewed rarely.",
         kind="choice",
         choices=("auto", "manual", "off"),
     )

@@ -573,7 +573,9 @@ class CommitLog:
     def _refuse_for_good(self, more: str = "") -> TopicsError:
         if self.closed is not None:
             return self.closed()
-        return ReadOnly(f"writes are refused until a restart: {self._broken_by}{more}")
+        refusal = self.read_only
+        assert refusal is not None
+        return ReadOnly(refusal.message + more)
 
     def _forget(self, failed: list[PendingChange], refusal: Callable[[], TopicsError]) -> None:
         """As if they had never been: their reservations are released, and the log may lack the floors given to it."""

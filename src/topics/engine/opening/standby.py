@@ -59,7 +59,7 @@ class Standby:
         # Called when it is primary, or when what was told is over.
         self._when_decided: list[Callable[[], None]] = []
 
-    # --- what is told about it ---
+    # --- what it reports ---
 
     @property
     def age_ms(self) -> int:
@@ -184,7 +184,7 @@ class Standby:
             self._apply(op, position)
 
     def _apply(self, op: Op, position: int) -> None:
-        """As recovery does; then caps hold, and whoever waits for one of its topics looks again."""
+        """As recovery does; then caps hold, and waiters of its topics look again."""
         state, kind = self._state, self._state.ops.of(op)
         ids = {op.topic_id, *kind.other_topics(state, op), *(added.topic_id for added in kind.adds(op))}
         before: list[Topic] = [topic for topic_id in ids if (topic := state.by_id.get(topic_id)) is not None]

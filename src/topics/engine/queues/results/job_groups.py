@@ -91,7 +91,7 @@ class JobGroups:
         return len(self.by_name) - len(self._notified)
 
     def above_limit(self, new: int) -> int:
-        """How many are too many, with so many new ones; 0 or less: none."""
+        """How many are too many once the new ones are added; 0 or less: none."""
         return self.open_count + new - OPEN_MAX
 
     def idle(self, most: int, wanted: Callable[[str], bool]) -> list[JobGroup]:

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from topics.storage.bucket.bucket import ReadableBucket
 from topics.storage.pack import Extent
 
-# A range of at most this many bytes, unless one extent is larger; up to so many that nobody wants may be among them.
+# Bytes of a range, unless one extent is larger, and of what nobody wants between two of its extents.
 RANGE_BYTES_MAX = 4 << 20
 UNWANTED_BYTES_MAX = 64 << 10
 
