@@ -13,10 +13,8 @@ from collections.abc import Callable
 # Only a clock can make work for a server that rests, a checkpoint or stages that have expired: half a second more is
 # nothing to those.
 SAMPLES_UNTIL_REST, REST_S = 20, 0.5
-# Objects made since the last collection: when it is worth one while idle, and when it is forced. A collection takes
-# 0.15 to 0.5 µs for each of them and then ignores them, so the limit decides how long one takes, not what all of them
-# cost.
-YOUNG_OBJECTS_IDLE, YOUNG_OBJECTS_MAX = 10_000, 20_000
+# Objects that work outside ticks has made since the last collection: when it is worth one.
+YOUNG_OBJECTS_MAX = 10_000
 
 
 class Sampler:
@@ -53,8 +51,10 @@ class Sampler:
     def _sample(self) -> None:
         now_s = time.monotonic()
         self._sampled(max(0.0, now_s - self._due_s) * 1000, now_s)
-        young = gc.get_count()[0]
-        if young > YOUNG_OBJECTS_MAX or (young > YOUNG_OBJECTS_IDLE and not self.ticked):
+        # A collection looks at the objects that were made since the last one and are still alive: 0.15 to 0.5 µs each.
+        # Their number is not known. What Python counts goes down with each object that is freed, however old: a crowd
+        # of new long polls in place of answered ones counts as nothing. So every sample with ticks collects.
+        if self.ticked or gc.get_count()[0] > YOUNG_OBJECTS_MAX:
             self._collect()
         self._idle_samples = self._idle_samples + 1 if not self.ticked and self._is_idle() else 0
         self.ticked = False
