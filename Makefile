@@ -65,14 +65,14 @@ lint: $(VENV)/.ready-dev
 types: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
-# Three targets at a time, in this order, the next one as soon as one has ended: half of compiling has one thread, slow
+# Four targets at a time, in this order, the next one as soon as one has ended: half of compiling has one thread, slow
 # tests wait for clocks and processes, and what runs beside them has the processor then. Spark takes longest and comes
 # first. Slow tests come as soon as compiling is done, because some of them install what it made.
 test: $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing $(SQS_CLIENTS) $(VENV)/quick-java ## Everything: check, the fast tests compiled, the slow and the crash tests, under 25 minutes on two cores
 	@.ci/packages $(PACKAGES)
 	@if $(BIN)/python tools/compiled.py --check; then compiled=yes; else compiled=; \
 		echo "the compiled variant is not tested" >&2; test "$${CI:-false}" = false; fi; \
-	$(MAKE) --no-print-directory --jobs=3 BEFORE_SLOW="$${compiled:+fast}" COMPILED_WORKERS=2 \
+	$(MAKE) --no-print-directory --jobs=4 BEFORE_SLOW="$${compiled:+fast}" COMPILED_WORKERS=2 \
 		spark $${compiled:+fast} slow quick lint types $${compiled:+quick-compiled}
 
 test-compiled: fast $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing $(SQS_CLIENTS) ## Every test with the compiled modules
