@@ -10,7 +10,8 @@ import pytest
 
 from tests.bucket.interrupted import Interrupted, nothing, shipping_of
 from tests.engine.rig import Rig
-from topics.storage.bucket import joining, shipping
+from tests.patience import PATIENCE_S
+from topics.storage.bucket import joining, lease, shipping
 
 
 @pytest.fixture
@@ -20,6 +21,8 @@ def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interrupted:
     monkeypatch.setattr(joining, "connect", lambda url, environ: bucket)
     monkeypatch.setattr(shipping, "RETRY_S_MIN", 0.001)
     monkeypatch.setattr(shipping, "RETRY_S_MAX", 0.01)
+    # On a busy machine a test may stop for longer than its short lease: that is no sleep.
+    monkeypatch.setattr(lease, "SLEPT_S_MIN", PATIENCE_S)
     return bucket
 
 

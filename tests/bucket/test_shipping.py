@@ -16,6 +16,7 @@ from tests.faults import QuickDisk
 from tests.patience import PATIENCE_S
 from topics.storage.bucket import shipping
 from topics.storage.bucket.chain import SnapshotManifest, read_manifest, snapshots_in
+from topics.storage.disk import Buffer
 
 THREAD = "topics-bucket"
 
@@ -250,6 +251,30 @@ def ship_snapshot(rig: Rig, bucket: Interrupted) -> SnapshotManifest:
     position = rig.store.snapshots.newest_position
     rig.wait_until(lambda: manifests(bucket)[-1:] != [] and manifests(bucket)[-1].position == position)
     return manifests(bucket)[-1]
+
+
+def test_a_manifest_without_an_answer_is_written_again_in_the_same_millisecond(
+    interrupted: Interrupted, opened: Callable[..., Rig]
+) -> None:
+    """The first attempt is in the bucket, but the server does not know."""
+    rig = opened("a")
+    rig.append("t", "x")
+    until_shipped(rig)
+    create = interrupted.create
+
+    def create_without_answer(key: str, data: Buffer) -> None:
+        create(key, data)
+        if key.startswith("snapshots/"):
+            del interrupted.create
+            refuse(key)
+
+    interrupted.create = create_without_answer
+    rig.checkpoint()
+    rig.append("t", "y")
+    rig.wait_until(lambda: len(manifests(interrupted)) == 2)
+    until_shipped(rig)
+    first, second = manifests(interrupted)
+    assert (first.position, first.term, first.time_ms + 1) == (second.position, second.term, second.time_ms)
 
 
 def test_a_restart_uploads_only_the_files_that_the_bucket_lacks(

@@ -294,8 +294,8 @@ def test_nothing_needs_the_cycle_collector_to_go_away() -> None:
             while not server.requests.empty():
                 server.requests.get()
             server.until(lambda: server.listener.connections_open == 0)
-            server.settle()
-            assert leftovers() == []
+            # A thread that has just decompressed a body may still hold its request for a moment.
+            server.until(lambda: leftovers() == [])
         finally:
             gc.enable()
 

@@ -134,6 +134,7 @@ class Shipping:
         self._cutting_since_s: float | None = None
         # the thread's
         self._slot, self._cut_s = 0, 0.0
+        self._manifest_ms = 0
         self._piece: tuple[LogPiece, bytes] | None = None
         # the newest slots: which of them holds a position, a snapshot must know
         self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)
@@ -455,9 +456,17 @@ class Shipping:
             # The gap: from here on the log leads on from this snapshot.
             self._piece = self._new_piece(pin.position, pin.position, 0), b""
             self._ship_piece()
-        holder, now_ms = self._joined.holder, self._now_ms()
+        # Its key has position, term and time: a second attempt, which may name another slot, needs another time.
+        self._manifest_ms = max(self._now_ms(), self._manifest_ms + 1)
         manifest = SnapshotManifest(
-            MANIFEST_FORMAT, self.term, place.slot, holder, pin.position, now_ms, self._made_by, files
+            MANIFEST_FORMAT,
+            self.term,
+            place.slot,
+            self._joined.holder,
+            pin.position,
+            self._manifest_ms,
+            self._made_by,
+            files,
         )
         self._bucket.create(manifest.key, encode_manifest(manifest))
         if ends_gap:
