@@ -84,6 +84,12 @@ class BucketWorld(World):
         machines[-1].host.skew_s = rng.choice(APART_S)
         return machines
 
+    @property
+    def mistakes(self) -> list[str]:
+        """Also what the bucket was asked to do and nobody may ask."""
+        assert self.bucket is not None
+        return super().mistakes + [f"the bucket took what it must not: {line}" for line in self.bucket.mistakes]
+
     def network_of(self, client: str) -> Connecting:
         """The checks of this world ask one machine: who that is, they are told by `_primary`."""
         networks = {machine.host.name: machine.network for machine in self.machines}
