@@ -44,7 +44,7 @@ LOST, UNANSWERED, LATE, SLOW = 0.002, 0.003, 0.002, 0.02
 SLOW_S_MAX = 4.0
 BACKLOG_DIVISOR = 100
 # Of a bucket that lies.
-FORGOTTEN = 0.1
+FORGOTTEN = 0.3
 
 
 class Reign(NamedTuple):
@@ -98,6 +98,9 @@ class ObjectStore:
         # When the lease of each term was announced and renewed, up to when it was given up.
         self.renewals: dict[int, list[float]] = {}
         self._tokens: dict[int, str] = {}
+        # What was ever in a slot, and the objects that were removed.
+        self._slots: dict[str, bytes] = {}
+        self._removed: set[str] = set()
         self.mistakes: list[str] = []
 
     def trouble(self, machine: str) -> Trouble | None:
@@ -153,6 +156,7 @@ class ObjectStore:
         ]
 
     def delete(self, keys: list[str]) -> None:
+        self._removed.update(keys)
         for key in keys:
             self.objects.pop(key, None)
 
@@ -170,6 +174,9 @@ class ObjectStore:
 
     def _filled(self, key: str, data: bytes) -> None:
         """A slot: whether the one who fills it has the term."""
+        if self._slots.setdefault(key, data) == data and key in self._removed:
+            # A late request, for a slot that was filled by an earlier one and is not kept any more.
+            return
         head, frames = decode_slot(key, data)
         now_s = self.scheduler.now_s
         newest = self.reigns[-1].term if self.reigns else 0

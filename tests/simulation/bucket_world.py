@@ -21,8 +21,10 @@ from tests.simulation.network import ClientSide, Network
 from tests.simulation.plan import ClientPlan, Fault
 from tests.simulation.reading import read_all, read_copy
 from tests.simulation.scheduler import Scheduler, Stuck
-from tests.simulation.world import FINAL_S_MAX, SETUP_S_MAX, World
+from tests.simulation.world import World
 
+# How long servers may need until one is primary, when nothing is in their way: some leases.
+SETTLED_S_MAX = 300.0
 # How often a start may be refused one after another: the bucket may be away for long.
 REFUSALS_MAX = 60
 # How far the wall clock of the second machine is from that of the first.
@@ -117,7 +119,7 @@ class BucketWorld(World):
         first = self.rng.random() < 0.5
         for machine in self.machines:
             machine.start(standby=first or machine is not self.machines[0])
-        self._wait_primary(SETUP_S_MAX)
+        self._wait_primary()
 
     def _topics_made(self) -> None:
         assert self.bucket is not None
@@ -212,23 +214,23 @@ class BucketWorld(World):
     def _read_finals(self, how: str) -> None:
         """Read everything at the primary, when all servers are up and the bucket has its log."""
         self.note("reading", how)
-        self._wait_primary(FINAL_S_MAX)
+        self._wait_primary()
         self._wait_shipped()
         self.finals.append(read_all(self))
         self._wait_shipped()
 
     def _wait_take_over(self) -> None:
         """Before the one that was primary starts again, if there is another."""
-        until_s = self.scheduler.now_s + FINAL_S_MAX
+        until_s = self.scheduler.now_s + SETTLED_S_MAX
         for other in self._others(self._named(self._primary)):
             while self._role(other) != "primary":
                 if self.scheduler.now_s > until_s:
                     raise Stuck("the standby does not take over")
                 self.scheduler.sleep(0.5)
 
-    def _wait_primary(self, at_most_s: float) -> None:
+    def _wait_primary(self) -> None:
         """Until all servers are up and one of them is primary; one that is read-only, or was refused, starts again."""
-        until_s = self.scheduler.now_s + at_most_s
+        until_s = self.scheduler.now_s + SETTLED_S_MAX
         while True:
             roles = {machine.host.name: self._role(machine) for machine in self.machines}
             primaries = [name for name, role in roles.items() if role == "primary"]
@@ -256,7 +258,7 @@ class BucketWorld(World):
 
     def _wait_shipped(self) -> None:
         """Until the bucket has the whole log."""
-        until_s = self.scheduler.now_s + FINAL_S_MAX
+        until_s = self.scheduler.now_s + SETTLED_S_MAX
         while True:
             client = self._asker(self._named(self._primary), "probe")
             health = client.ask("health", "", "GET", "/v0/health").answer.get("bucket", {})
@@ -269,7 +271,7 @@ class BucketWorld(World):
 
     def _wait_copied(self, past_s: float) -> None:
         """Until standbys have what the primary had then."""
-        until_s = self.scheduler.now_s + FINAL_S_MAX
+        until_s = self.scheduler.now_s + SETTLED_S_MAX
         for standby in self._others(self._named(self._primary)):
             while True:
                 client = self._asker(standby, "probe")

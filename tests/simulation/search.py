@@ -49,7 +49,7 @@ def run(plan: Plan, *, trace: bool = False, data_dir: str = "/data", lying: bool
         failures = check(world)
     except Exception as error:  # noqa: BLE001  whatever ends a world is what was looked for
         where = traceback.format_exc(limit=-3)
-        failures = [f"{type(error).__name__}: {error}\n{where}"]
+        failures = [f"{type(error).__name__}: {error}\n{where}", *world.mistakes]
     gc.collect()
     return Outcome(plan, world, failures, REAL_PROCESS_TIME() - began_s)
 
