@@ -301,8 +301,8 @@ class SimulatedBucket(ObjectBucket):
 
 def use_simulated_bucket() -> None:
     """From now on `file://` names the bucket of the process that connects to it, and gaps come early."""
-    connecting.SharedDirectory = _of_this_process  # type: ignore[assignment,misc]
-    bucket_side.ShippingPace = _shorter_pace  # type: ignore[assignment,misc]
+    connecting.SharedDirectory = _of_this_process
+    bucket_side.ShippingPace = _shorter_pace
 
 
 def _shorter_pace(piece_ms: int, piece_bytes: int, backlog_bytes_max: int, keep_ms: int) -> ShippingPace:

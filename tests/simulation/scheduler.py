@@ -88,7 +88,7 @@ class Fiber:
 class Scheduler:
     """One world's time and its fibers."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: str) -> None:
         self.rng = random.Random(f"scheduler {seed}")
         self.hub = getcurrent()
         self.now_s = 1_000.0

@@ -46,7 +46,7 @@ class Surroundings:
 
     def __init__(self) -> None:
         # Until a world begins, one in which nothing happens: modules use locks while they are imported.
-        self._scheduler = Scheduler(0)
+        self._scheduler = Scheduler("0")
         self._rng = random.Random(0)
         self._nowhere = Host()
 
