@@ -46,8 +46,9 @@ class Call:
 
     @property
     def waits(self) -> bool:
-        """Whether it is refused for want of the bucket, and is in the log all the same."""
-        return self.code == "not_replicated" and bool(self._error.get("detail", {}).get("written", True))
+        """Whether it was refused while it was under way: the bucket is away, or another server has taken over."""
+        written = self._error.get("detail", {}).get("written", self.code == "not_replicated")
+        return self.code in ("not_replicated", "not_primary") and bool(written)
 
     @property
     def may_have_happened(self) -> bool:
