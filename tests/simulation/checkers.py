@@ -136,7 +136,7 @@ def _loss(evidence: Evidence, topic: str, seq: int, data: str, shown: Call, ther
     if evidence.may_be_gone(topic, shown):
         direct = written is not None and topic == written.topic and not written.staged
         assert evidence.reigns is not None
-        return "the bucket has it" if direct and evidence.reigns.has(data) else ""
+        return "the bucket has it" if direct and evidence.reigns.outlived(data, shown) else ""
     powers = [at_s for at_s in evidence.powers if at_s > shown.began_s]
     if durability == "fsync" or (written is not None and written.synced and topic == written.topic):
         return "it was synced"

@@ -69,6 +69,13 @@ class Reigns:
         """Whether the server that answered was replaced since, or had been without knowing it."""
         return not self.owned(call) or any(at_s > call.began_s for at_s in self.replaced)
 
+    def outlived(self, data: str, call: Call) -> bool:
+        """Whether the bucket had a record before the server that showed it was replaced: later it may come again."""
+        until_s = call.began_s
+        if self.owned(call):
+            until_s = next((at_s for at_s in self.replaced if at_s > call.began_s), float("inf"))
+        return self.has(data, until_s)
+
     def has(self, data: str, until_s: float = float("inf")) -> bool:
         """Whether a piece of the log has a record with this payload."""
         payload = json.dumps(data).encode()
