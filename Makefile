@@ -113,7 +113,7 @@ torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (
 soak: $(VENV)/.ready-dev ## Property tests with 50 times the usual examples, other ones at each run
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "not crash" --timeout=7200
 
-simulate: $(VENV)/.ready-dev ## Search worlds drawn from SEEDS (default 1000, or a range like 500-599); SEED=n replays one
+simulate: $(VENV)/.ready-dev ## Search worlds drawn from SEEDS (default 1000, or ranges like 500-599,b0-b99: b with a bucket); SEED=n replays one
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --shrink,--seeds $(or $(SEEDS),1000))
 
 flips: $(VENV)/.ready-dev ## Flip every byte of a small data directory, one at a time (FLIP_STEP=n: every n-th)

@@ -45,6 +45,17 @@ def test_a_long_poll_on_a_standby_gets_what_the_primary_writes(servers: Servers)
     assert [record["data"] for record in waiting.end().json["records"]] == ["news"]
 
 
+def test_caps_hold_on_a_standby_that_started_after_the_writes(servers: Servers) -> None:
+    client = servers.primary("a").client()
+    client.put("/v0/topics/t", {"cap_records": 2})
+    for number in range(4):
+        client.append("t", number)
+    until_shipped(client)
+    page = servers.standby("b").client().diff("t")
+    assert [record["data"] for record in page["records"]] == [2, 3]
+    assert page["tombstone"]["reason"] == "cap"
+
+
 WRITES = [
     ("POST", "/v0/topics/t", {"records": [{"data": 1}]}),
     ("POST", "/v0/append", {"topics": {"t": {"records": [{"data": 1}]}}}),

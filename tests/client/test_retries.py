@@ -28,7 +28,7 @@ from topics.client import (
     Timeout,
     TopicsError,
 )
-from topics.client.errors import KINDS, NotReplicated
+from topics.client.errors import KINDS, NotPrimary, NotReplicated
 from topics.client.retrying import Retrying, is_tls_refusal
 
 OK = answer(200, {"status": "ok", "version": "0", "uptime_ms": 1})
@@ -337,3 +337,10 @@ def test_who_waits_for_the_bucket_of_the_server_is_told_at_once(
         connect(server.url, retries_max=1).append("t", 1)
     (told,) = (record for record in caplog.records if record.name == "topics.client")
     assert told.getMessage().endswith("; trying again for up to 60 s")
+
+
+def test_what_the_next_primary_may_have_is_repeated_only_if_that_is_safe() -> None:
+    under_way, at_once = NotPrimary("another server", detail={"written": True}), NotPrimary("a standby")
+    assert Retrying(safe=False, now_s=0.0).pause_s(under_way, 0.0) is None
+    assert Retrying(safe=True, now_s=0.0).pause_s(under_way, 0.0) is not None
+    assert Retrying(safe=False, now_s=0.0).pause_s(at_once, 0.0) is not None

@@ -10,9 +10,11 @@ import pytest
 from msgspec import Raw
 
 from tests.faults import FaultyDisk
+from tests.patience import PATIENCE_S
 from tests.queues.conftest import OpenRig
 from tests.queues.queue_rig import QueueRig, request_of
 from topics.engine.core.appended import Appended
+from topics.engine.core.pending import Busy
 from topics.engine.log.block import Block
 from topics.model.errors import DamagedData, InvalidRequest, NotAQueue
 from topics.model.requests.batch import render
@@ -357,6 +359,26 @@ def test_a_dead_letter_topic_is_created_in_the_class_of_its_queue(rig: QueueRig,
     fail_until_dead(rig, 1)
     config = rig.look("dead").config
     assert (config.durability, config.durable) == (durability, durability == "fsync")
+
+
+def test_the_next_dead_letter_waits_while_its_topic_is_there_and_the_first_one_is_not(rig: QueueRig) -> None:
+    """Both are changes of their own, and one of them may be published in an earlier turn than the other."""
+    rig.queue(durability="fsync", dead_letter="dead")
+    rig.jobs(2)
+    first, second = rig.claimed(max=2)
+    topic, queue = rig.parts()
+    verbs, store = rig.store.queues, rig.store
+    moved = verbs.move_to_dead_letters(topic, [queue.job_for(first)])
+    store.commit_log.flush()
+    while "dead" not in store.state.by_name:
+        rig.news.wait(PATIENCE_S)
+        store.commit_log.settle(lambda: True)
+    assert not moved.done
+    with pytest.raises(Busy):
+        verbs.move_to_dead_letters(topic, [queue.job_for(second)])
+    rig.finish(moved)
+    rig.finish(verbs.move_to_dead_letters(topic, [queue.job_for(second)]))
+    assert rig.seqs("dead") == [1, 2]
 
 
 # --- a record that cannot be looked into ---

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 
+from tests.simulation.history import Call
 from tests.simulation.network import ConnectionLost
 
 READ_BYTES = 1 << 16
@@ -70,6 +71,15 @@ class RealNetwork:
         self._port = port
         self._lock = threading.Lock()
         self._lines: set[RealLine] = set()
+
+    @property
+    def place(self) -> str:
+        return ""
+
+    def moves_on(self, call: Call) -> bool:
+        """There is nowhere else to go."""
+        del call
+        return False
 
     def connect(self) -> RealLine:
         line = RealLine(self, self._port)

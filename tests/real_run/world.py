@@ -75,7 +75,7 @@ def plan_of_run(seed: int) -> Plan:
         for number in range(count)
     ]
     settings = {"wal_file_bytes": 1 << 20, "checkpoint_bytes": 1 << 20, "segment_max_events": 500}
-    return Plan(seed, topics, tuple(clients), (), settings, 0.5, PAUSE_S)
+    return Plan(str(seed), topics, tuple(clients), (), settings, 0.5, PAUSE_S)
 
 
 class RealWorld:
@@ -92,6 +92,9 @@ class RealWorld:
         self.over = False
         self.failed_syncs = 0
         self.damaged = False
+        self.bucket = None
+        self.copies: list[Final] = []
+        self.skews_s: dict[str, float] = {}
         self.mistakes: list[str] = []
         self._rng = random.Random(f"real {seed}")
         self._seconds = seconds
@@ -101,6 +104,11 @@ class RealWorld:
     @property
     def scheduler(self) -> RealTime:
         return self.network.scheduler
+
+    def network_of(self, client: str) -> RealNetwork:
+        """All of them have one."""
+        del client
+        return self.network
 
     def note(self, kind: str, detail: str = "") -> None:
         self.history.events.append(Event(self.scheduler.now_s, kind, detail))

@@ -13,18 +13,28 @@ if TYPE_CHECKING:
     from tests.simulation.search import Outcome
 
 PROGRESS_S = 10.0
+# Of so many seeds that are asked for, there is one more with a bucket.
+BUCKET_EVERY = 10
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", default="100", help="how many, from 0 on, or ranges like 2,500-599")
-    parser.add_argument("--seed", type=int, help="replay one, with everything that happened in it")
+    parser.add_argument(
+        "--seeds",
+        default="100",
+        help="how many, from 0 on, and a tenth as many with a bucket; or ranges like 2,500-599,b0-b99: b is for bucket",
+    )
+    parser.add_argument("--seed", help="replay one, with everything that happened in it")
     parser.add_argument("--shrink", action="store_true", help="leave out what a failing seed does not need")
     parser.add_argument("--without-faults", default="", help="numbers of faults to leave out, like 0,3")
     parser.add_argument("--without-clients", default="", help="numbers of clients to leave out")
     parser.add_argument("--digests", action="store_true", help="print a digest of history and disk for each seed")
     parser.add_argument("--data-dir", default="/data", help="where the simulated server has its data")
-    parser.add_argument("--lying-disk", action="store_true", help="let syncs do nothing, which must be found")
+    parser.add_argument(
+        "--lying",
+        action="store_true",
+        help="let syncs do nothing, or a bucket forget some of what it has taken, which must be found",
+    )
     options = parser.parse_args()
     # Before anything of the product is imported.
     install()
@@ -37,16 +47,16 @@ def main() -> int:
 
 
 def search(options: argparse.Namespace) -> int:
-    from tests.simulation.plan import plan_of
+    from tests.simulation.bucket_plan import any_plan_of
     from tests.simulation.search import run, shrink
 
     seeds = seeds_of(options.seeds)
     began_s = told_s = REAL_PERF_COUNTER()
-    failed: list[int] = []
+    failed: list[str] = []
     simulated_s = cpu_s = 0.0
     calls = starts = 0
     for done, seed in enumerate(seeds, 1):
-        outcome = run(plan_of(seed), data_dir=options.data_dir, lying_disk=options.lying_disk)
+        outcome = run(any_plan_of(seed), data_dir=options.data_dir, lying=options.lying)
         simulated_s, cpu_s = simulated_s + outcome.simulated_s, cpu_s + outcome.cpu_s
         calls += len(outcome.world.history.calls)
         starts += len(outcome.world.history.times("start"))
@@ -61,25 +71,31 @@ def search(options: argparse.Namespace) -> int:
             told_s = REAL_PERF_COUNTER()
             print(f"{done} of {len(seeds)} seeds, {len(failed)} failed, {told_s - began_s:.0f} s", flush=True)
     print(
-        f"{len(seeds)} seeds, {len(failed)} failed {failed or ''}: {calls} calls, {starts} starts of the server, "
+        f"{len(seeds)} seeds, {len(failed)} failed {','.join(failed)}: {calls} calls, {starts} starts of the server, "
         f"{simulated_s:.0f} simulated seconds in {cpu_s:.1f} s of CPU, {simulated_s / max(cpu_s, 1e-9):.0f} a second"
     )
     return 1 if failed else 0
 
 
-def seeds_of(text: str) -> list[int]:
-    """`3` is how many, from 0 on; `2,500-599` names them."""
+def seeds_of(text: str) -> list[str]:
+    """`30` is how many, from 0 on, and b0 to b2 besides; `2,500-599,b7-b9` names them."""
+    from tests.simulation.bucket_plan import FAMILY
+
     if text.isdecimal():
-        return list(range(int(text)))
-    ranges = [part.partition("-") for part in text.split(",") if part]
-    return [seed for first, _, last in ranges for seed in range(int(first), int(last or first) + 1)]
+        return [*map(str, range(int(text))), *(f"{FAMILY}{number}" for number in range(int(text) // BUCKET_EVERY))]
+    seeds: list[str] = []
+    for part in text.split(","):
+        family = FAMILY if part.startswith(FAMILY) else ""
+        first, _, last = part.replace(FAMILY, "").partition("-")
+        seeds += [f"{family}{number}" for number in range(int(first), int(last or first) + 1)]
+    return seeds
 
 
 def replay(options: argparse.Namespace) -> int:
-    from tests.simulation.plan import plan_of
+    from tests.simulation.bucket_plan import any_plan_of
     from tests.simulation.search import run, shrink
 
-    plan = plan_of(options.seed).without(
+    plan = any_plan_of(options.seed).without(
         faults=_numbers(options.without_faults), clients=_numbers(options.without_clients)
     )
     outcome = run(plan, trace=True, data_dir=options.data_dir)

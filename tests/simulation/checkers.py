@@ -6,175 +6,23 @@ did at the same time is in no order.
 
 from __future__ import annotations
 
-import base64
-import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
-from tests.simulation.history import Call, History
-from tests.simulation.plan import Plan
-from tests.simulation.reading import Final
+from tests.simulation.bucket_checkers import CHECKERS_OF_BUCKET
+from tests.simulation.evidence import Evidence, Judged
+from tests.simulation.history import Call
 
 # How long after its acknowledgement a `disk` record must be durable, whatever the disk does short of failing a sync.
 DURABLE_AFTER_S = 20.0
 # What a server ends with that could not start because of its disk.
 DISK_ERRORS = ("OSError", "StorageFull", "[Errno", "the disk refused the write", "cannot create a log file")
 DAMAGE_ERRORS = (*DISK_ERRORS, "Damaged", "UnknownPast")
-
-
-@dataclass
-class Written:
-    """A record as its writer knows it: what was asked, and everything that was answered."""
-
-    topic: str
-    data: str
-    tag: str | None
-    calls: list[Call] = field(default_factory=list)
-    # by the answers: seq, and when that answer came
-    seqs: list[tuple[int, float]] = field(default_factory=list)
-    # synced whatever the class of the topic
-    synced: bool = False
-
-    @property
-    def acked(self) -> bool:
-        return bool(self.seqs)
-
-
-class Judged(Protocol):
-    """A world that has come to its end, simulated or real."""
-
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def history(self) -> History: ...
-    @property
-    def finals(self) -> list[Final]: ...
-    @property
-    def failed_syncs(self) -> int: ...
-    @property
-    def damaged(self) -> bool: ...
-    @property
-    def mistakes(self) -> list[str]: ...
-
-
-class Evidence:
-    """The history, sorted by what the checkers ask for."""
-
-    def __init__(self, world: Judged) -> None:
-        self.plan: Plan = world.plan
-        self.history: History = world.history
-        self.finals: list[Final] = world.finals
-        self.kills = self.history.times("kill", "power loss", "end", "stop")
-        self.powers = self.history.times("power loss")
-        self.steps = self.history.times("clock")
-        # When everything was read for the first time; what is read later is compared with that.
-        self.read_s = self.finals[0].read_s
-        self.failed_syncs = world.failed_syncs
-        self.damaged = world.damaged
-        # Every record that any answer showed: by topic and epoch, seq → data → the first call that showed it.
-        self.seen: dict[tuple[str, int], dict[int, dict[str, Call]]] = defaultdict(lambda: defaultdict(dict))
-        self.written: dict[str, Written] = {}
-        self.deletes: dict[str, list[Call]] = defaultdict(list)
-        # When a worker may have let go of a job, or changed its lease, by worker and seq.
-        self.released: dict[tuple[str, int], list[float]] = defaultdict(list)
-        # Jobs that may have been acked, and those that are dead letters in the end.
-        self.acked: set[int] = set()
-        self.dead = {record["data"] for record in self.final.records.get("dead", ())}
-        self._gather()
-        self._places: dict[str, dict[str, list[int]]] = {}
-
-    @property
-    def final(self) -> Final:
-        """What is there in the end; damage may show only when the records are no longer in memory."""
-        return self.finals[-1 if self.damaged else 0]
-
-    def durability(self, topic: str) -> str:
-        for plan in self.plan.topics:
-            if plan.name == topic:
-                return plan.durability
-        return self.plan.topic("jobs").durability if topic == "dead" else "disk"
-
-    def epoch(self, topic: str) -> int:
-        return self.final.states[topic]["epoch"] if topic in self.final.states else 0
-
-    def _gather(self) -> None:
-        for call in self.history.of("ack", "nack", "extend"):
-            for seq in call.request["seqs"] if call.sent else ():
-                self.released[call.client, seq].append(call.began_s)
-        for call in self.history.calls:
-            match call.verb:
-                case "append":
-                    self._append(call)
-                case "multi":
-                    self._multi(call)
-                case "stage":
-                    self._stage(call)
-                case "diff" | "stream":
-                    for record in call.answer.get("records", ()):
-                        self._show(call, record["$seq"], record["data"])
-                case "claim":
-                    for job in call.answer.get("claimed", ()):
-                        self._show(call, job["$seq"], job["data"])
-                case "delete":
-                    self.deletes[call.topic].append(call)
-                case "ack" if _may_be_kept(self, call):
-                    self.acked |= set(call.request["seqs"]) - set(call.answer.get("skipped", ()))
-                case "consume":
-                    for message in call.answer.get("messages", ()):
-                        data = json.loads(base64.b64decode(message["payload"]))
-                        self._show(call, message["offset"] + 1, data)
-                case _:
-                    pass
-
-    def _stage(self, call: Call) -> None:
-        for record in call.request["records"]:
-            self._sent(record["topic"], record, call).synced = True
-
-    def seqs_of(self, topic: str, data: str) -> list[int]:
-        """Where a record was seen in its topic."""
-        places = self._places.get(topic)
-        if places is None:
-            places = self._places[topic] = defaultdict(list)
-            for seq, found in self.seen[topic, self.epoch(topic)].items():
-                for one in found:
-                    places[one].append(seq)
-        return places.get(data, [])
-
-    def _sent(self, topic: str, record: dict[str, Any], call: Call) -> Written:
-        written = self.written.get(record["data"])
-        if written is None:
-            written = self.written[record["data"]] = Written(topic, record["data"], record.get("tag"))
-        written.calls.append(call)
-        return written
-
-    def _append(self, call: Call) -> None:
-        seqs = call.answer.get("seqs", []) if call.ok else []
-        for number, record in enumerate(call.request["records"]):
-            written = self._sent(call.topic, record, call)
-            if number < len(seqs):
-                written.seqs.append((seqs[number], call.ended_s))
-                self._show(call, seqs[number], record["data"])
-
-    def _multi(self, call: Call) -> None:
-        strictest = any(self.durability(topic) == "fsync" for topic in call.request["topics"])
-        for topic, part in call.request["topics"].items():
-            seqs = call.answer["topics"][topic]["seqs"] if call.ok else []
-            for number, record in enumerate(part["records"]):
-                written = self._sent(topic, record, call)
-                written.synced = strictest
-                if number < len(seqs):
-                    written.seqs.append((seqs[number], call.ended_s))
-                    self.seen[topic, self.epoch(topic)][seqs[number]].setdefault(record["data"], call)
-
-    def _show(self, call: Call, seq: int, data: str) -> None:
-        # A topic that is made anew has its own numbers; only a diff says which epoch it read.
-        epoch = call.answer.get("epoch", self.epoch(call.topic))
-        if call.topic != "churn" or call.verb == "diff":
-            self.seen[call.topic, epoch][seq].setdefault(data, call)
+# And one that could not start because of its bucket, or because another server is primary.
+BUCKET_ERRORS = (*DISK_ERRORS, "WrongSetting", "InUse", "TakenOver", "Unreachable", "Refused", "DataDirIncompatible")
 
 
 Checker = Callable[[Evidence], Iterator[str]]
@@ -197,15 +45,8 @@ def nothing_is_invented(evidence: Evidence) -> Iterator[str]:
                 written = evidence.written.get(data)
                 if written is None or written.topic not in (topic, copies.get(topic)):
                     yield f"seq {seq} of {topic} is {data!r}, which nobody sent there"
-                elif not any(_may_be_kept(evidence, call) for call in written.calls):
+                elif not any(evidence.may_be_kept(call) for call in written.calls):
                     yield f"seq {seq} of {topic} is {data!r}, whose append was refused: {written.calls[-1]}"
-
-
-def _may_be_kept(evidence: Evidence, call: Call) -> bool:
-    """A staged record is judged by its commit; a refused write is nowhere, unless a sync failed beneath it."""
-    if call.may_have_happened:
-        return True
-    return call.status in (500, 503) and bool(evidence.failed_syncs)
 
 
 def nothing_is_written_twice(evidence: Evidence) -> Iterator[str]:
@@ -241,6 +82,10 @@ def _may_have_been_lost(evidence: Evidence, topic: str, data: str) -> bool:
     written = evidence.written.get(data)
     if durability == "ephemeral":
         return bool(evidence.kills)
+    if durability == "replicated":
+        return False
+    if evidence.replaced and not (written is not None and written.replicated):
+        return True
     return bool(evidence.powers) and durability != "fsync" and not (written is not None and written.synced)
 
 
@@ -286,6 +131,12 @@ def _loss(evidence: Evidence, topic: str, seq: int, data: str, shown: Call, ther
     written = evidence.written.get(data)
     if durability == "ephemeral":
         return "" if any(at_s > shown.began_s for at_s in evidence.kills) else "the server was not stopped since"
+    if durability == "replicated" or (written is not None and written.replicated and topic == written.topic):
+        return "it was in the bucket"
+    if evidence.may_be_gone(topic, shown):
+        direct = written is not None and topic == written.topic and not written.staged
+        assert evidence.reigns is not None
+        return "the bucket has it" if direct and evidence.reigns.outlived(data, shown) else ""
     powers = [at_s for at_s in evidence.powers if at_s > shown.began_s]
     if durability == "fsync" or (written is not None and written.synced and topic == written.topic):
         return "it was synced"
@@ -305,7 +156,13 @@ def order_is_kept(evidence: Evidence) -> Iterator[str]:
     """What was acknowledged before another write began comes before it; `$ts` never decreases; seqs rise."""
     by_topic: dict[str, list[tuple[float, float, int, int]]] = defaultdict(list)
     for call in evidence.history.of("append"):
-        if call.ok and call.topic != "churn" and not call.answer["deduped"] and call.answer.get("seqs"):
+        if (
+            call.ok
+            and not evidence.is_outdated(call)
+            and call.topic != "churn"
+            and not call.answer["deduped"]
+            and call.answer.get("seqs")
+        ):
             seqs = call.answer["seqs"]
             by_topic[call.topic].append((call.began_s, call.ended_s, seqs[0], seqs[-1]))
             if seqs != list(range(seqs[0], seqs[0] + len(seqs))):
@@ -330,7 +187,7 @@ def heads_never_go_back(evidence: Evidence) -> Iterator[str]:
     """A head that was shown is not above one that is shown later."""
     heads: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
     for call in evidence.history.of("append", "diff", "state"):
-        if call.ok and "head_seq" in call.answer and call.topic != "churn":
+        if call.ok and "head_seq" in call.answer and call.topic != "churn" and not evidence.is_outdated(call):
             heads[call.topic].append((call.ended_s, call.began_s, call.answer["head_seq"]))
     for topic, shown in heads.items():
         shown.sort()
@@ -416,7 +273,7 @@ def leases_are_exclusive(evidence: Evidence) -> Iterator[str]:
     """While a lease lasts, no other worker gets the job. It lasts from when its claim began, or was extended."""
     by_seq: dict[int, list[Call]] = defaultdict(list)
     for call in evidence.history.of("claim"):
-        if call.ok:
+        if call.ok and not evidence.is_outdated(call):
             for job in call.answer["claimed"]:
                 by_seq[job["$seq"]].append(call)
     for seq, claims in by_seq.items():
@@ -436,7 +293,10 @@ def _overlaps(evidence: Evidence, seq: int, earlier: Call, later: Call) -> bool:
 
 def _was_released(evidence: Evidence, seq: int, claim: Call, before_s: float) -> bool:
     lasting = evidence.plan.topic("jobs").config["leases_durable"]
-    losses = evidence.powers if lasting and evidence.durability("jobs") == "disk" else [] if lasting else evidence.kills
+    durability = evidence.durability("jobs")
+    losses = [] if lasting else evidence.kills
+    if lasting and durability != "replicated":
+        losses = [*evidence.replaced, *(evidence.powers if durability == "disk" else [])]
     if any(claim.began_s <= at_s <= before_s for at_s in losses):
         return True
     # The time that passes while the server is down is the clock's.
@@ -453,9 +313,10 @@ def acked_jobs_stay_away(evidence: Evidence) -> Iterator[str]:
             for seq in call.request["seqs"]:
                 if seq not in call.answer["skipped"]:
                     acked.setdefault(seq, call)
-    lossy = evidence.durability("jobs") != "fsync"
+    lossy = evidence.durability("jobs") not in ("fsync", "replicated")
+    acked = {seq: ack for seq, ack in acked.items() if not evidence.may_be_gone("jobs", ack)}
     for call in evidence.history.of("claim"):
-        for job in call.answer.get("claimed", ()) if call.ok else ():
+        for job in call.answer.get("claimed", ()) if call.ok and not evidence.is_outdated(call) else ():
             ack = acked.get(job["$seq"])
             if ack is None or call.began_s <= ack.ended_s:
                 continue
@@ -478,16 +339,20 @@ def jobs_are_in_one_place(evidence: Evidence) -> Iterator[str]:
 
 def groups_get_nothing_again(evidence: Evidence) -> Iterator[str]:
     """What a group has acked is not delivered to it again."""
-    lossy = evidence.durability("shared") != "fsync"
+    lossy = evidence.durability("shared") not in ("fsync", "replicated")
     acked: dict[int, Call] = {}
     for ack in evidence.history.of("group_ack"):
-        if ack.ok and not (lossy and any(at_s > ack.began_s for at_s in evidence.powers)):
+        if (
+            ack.ok
+            and not evidence.may_be_gone("shared", ack)
+            and not (lossy and any(at_s > ack.began_s for at_s in evidence.powers))
+        ):
             for offset in range(ack.request["from_offset"], ack.request["upto_offset"] + 1):
                 first = acked.setdefault(offset, ack)
                 if ack.ended_s < first.ended_s:
                     acked[offset] = ack
     for call in evidence.history.of("consume"):
-        for message in call.answer.get("messages", ()) if call.ok else ():
+        for message in call.answer.get("messages", ()) if call.ok and not evidence.is_outdated(call) else ():
             ack = acked.get(message["offset"])
             if ack is not None and ack.ended_s < call.began_s:
                 yield f"offset {message['offset']} was acked at {ack.ended_s:.6f} and delivered again: {call}"
@@ -519,12 +384,22 @@ def transactions_are_whole(evidence: Evidence) -> Iterator[str]:
         calls = outcome[client, version]
         committed = any(call.verb == "commit" and call.ok for call in calls)
         missing = len(datas) - len(there) - len(removed)
+        if not there and _may_be_uncommitted(evidence, datas, calls):
+            continue
         if committed and missing:
             yield f"version {version} of {client} is committed, and {missing} of {len(datas)} records are not there"
         elif there and missing:
             yield f"version {version} of {client} is there in part: {len(there)} of {len(datas)} records"
         elif there and not any(call.verb == "commit" and call.may_have_happened for call in calls):
             yield f"version {version} of {client} was never committed, and {there[:3]} are there"
+
+
+def _may_be_uncommitted(evidence: Evidence, datas: list[str], calls: list[Call]) -> bool:
+    """Whether the commit may be gone, with a server that was replaced."""
+    topics = {evidence.written[data].topic for data in datas}
+    if any(evidence.durability(topic) == "replicated" for topic in topics):
+        return False
+    return all(evidence.may_be_gone(topic, call) for call in calls if call.ok for topic in topics)
 
 
 def _versions(evidence: Evidence) -> Iterator[tuple[int, Call]]:
@@ -621,6 +496,8 @@ def check(world: Judged) -> list[str]:
     """
     evidence = Evidence(world)
     checkers, allowed = (CHECKERS_OF_DAMAGE, DAMAGE_ERRORS) if evidence.damaged else (CHECKERS, DISK_ERRORS)
+    if evidence.reigns is not None:
+        checkers, allowed = (*CHECKERS, *CHECKERS_OF_BUCKET), BUCKET_ERRORS
     found = [f"{checker.__name__}: {sentence}" for checker in checkers for sentence in checker(evidence)]
     found += world.mistakes
     found += [

@@ -32,6 +32,8 @@ from tests.simulation.plan import ClientPlan, Plan
 from tests.simulation.socket_client import SocketClient
 
 RETRIES_MAX = 25
+# Answers that stay the same when a request is repeated.
+LASTING = (400, 404, 409, 422)
 # How many clients use HTTP/2, and how often a request that may be repeated is also sent on another connection.
 HTTP2_SHARE, DOUBLE_SHARE = 0.25, 0.05
 # What an error of a WebSocket would be as an answer.
@@ -45,8 +47,10 @@ class Surrounding(Protocol):
     def plan(self) -> Plan: ...
     @property
     def scheduler(self) -> Watch: ...
-    @property
-    def network(self) -> Connecting: ...
+    def network_of(self, client: str) -> Connecting:
+        """The client's way to the server, or to one of them."""
+        ...
+
     @property
     def history(self) -> History: ...
     @property
@@ -71,7 +75,8 @@ class SimulatedClient:
         self.name = plan.name
         self.rng = random.Random(f"{plan.name} {world.plan.seed}")
         drawn = random.Random(f"protocol {plan.name} {world.plan.seed}").random()
-        self.http = (Http2Client if drawn < HTTP2_SHARE else HttpClient)(world.network)
+        self.network = world.network_of(plan.name)
+        self.http = (Http2Client if drawn < HTTP2_SHARE else HttpClient)(self.network)
         self._payloads = 0
 
     def run(self) -> None:
@@ -115,7 +120,7 @@ class SimulatedClient:
         """Repeat a request that may be repeated until it is answered, with yes or with a lasting no."""
         call = self.ask(verb, topic, method, path, body, twice=self.rng.random() < DOUBLE_SHARE)
         for _ in range(RETRIES_MAX):
-            if call.ok or call.status in (400, 404, 409, 422):
+            if call.ok or call.status in LASTING:
                 break
             self.world.scheduler.sleep(self.rng.random() * 2)
             call = self.ask(verb, topic, method, path, body)
@@ -204,11 +209,12 @@ class Follower(SimulatedClient):
         scheduler = self.world.scheduler
         request = {"from": self._last_id}
         call = self.world.history.begin(self.name, "stream", topic, request, scheduler.now_s)
-        call.answer = {"records": [], "tombstones": []}
+        call.answer, call.server = {"records": [], "tombstones": []}, self.network.place
         until_s = scheduler.now_s + self.rng.choice((0.05, 1.0, 10.0))
         try:
             connection = self.http.open_stream(f"/v0/topics/{topic}/stream?from_seq={self._last_id}&heartbeat_ms=1000")
         except ConnectionLost:
+            self.network.moves_on(call)
             return
         call.sent = True
         try:
@@ -230,6 +236,7 @@ class Follower(SimulatedClient):
         call.ended_s = scheduler.now_s
         call.request["to"] = self._last_id
         connection.close()
+        self.network.moves_on(call)
 
 
 class Watcher(SimulatedClient):
@@ -245,11 +252,12 @@ class Watcher(SimulatedClient):
         topic, scheduler = self.plan.topics[0], self.world.scheduler
         until_s = scheduler.now_s + self.rng.choice((0.05, 1.0, 10.0))
         try:
-            socket = SocketClient(self.world.network, "/v0/ws", USUAL_TIMEOUT_S)
+            socket = SocketClient(self.network, "/v0/ws", USUAL_TIMEOUT_S)
         except (ConnectionLost, TimeoutError):
+            self.network.moves_on(Call(0, self.name, "stream", topic, {}, scheduler.now_s))
             return
         call = self.world.history.begin(self.name, "stream", topic, {"from": str(self._position)}, scheduler.now_s)
-        call.answer, call.sent = {"records": [], "tombstones": []}, True
+        call.answer, call.sent, call.server = {"records": [], "tombstones": []}, True, self.network.place
         try:
             socket.send({"op": "subscribe", "topic": topic, "from_seq": self._position})
             while scheduler.now_s < until_s:
@@ -262,6 +270,7 @@ class Watcher(SimulatedClient):
         call.ended_s = scheduler.now_s
         call.request["to"] = str(self._position)
         socket.close()
+        self.network.moves_on(call)
 
     def _take(self, frame: dict[str, Any], stream: Call) -> None:
         match frame["op"]:
@@ -279,7 +288,7 @@ class Watcher(SimulatedClient):
         scheduler, topic = self.world.scheduler, self.plan.topics[0]
         body = {"records": self.records()}
         call = self.world.history.begin(self.name, "append", topic, body, scheduler.now_s)
-        call.sent = True
+        call.sent, call.server = True, self.network.place
         until_s = scheduler.now_s + USUAL_TIMEOUT_S
         try:
             socket.send({"op": "publish", "topic": topic, "request_id": call.number, **body})
@@ -475,7 +484,7 @@ class Garbler(SimulatedClient):
 
     def step(self) -> None:
         try:
-            connection = self.world.network.connect()
+            connection = self.network.connect()
         except ConnectionLost:
             return
         try:

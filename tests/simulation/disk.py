@@ -3,6 +3,7 @@
     SimulatedDisk (one process: descriptors, locks) ─▶ Platter (the machine's: survives kills) ─▶ after_power_loss
 
 A killed process leaves everything it wrote; a machine without power keeps what was synced and some of the rest.
+Directories are durable at once when they are made, moved or removed, as is a file that moves to another directory.
 A failed sync forgets what it could not write: programs still read it, and no later sync makes it durable.
 """
 
@@ -67,7 +68,11 @@ class Platter:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.directories: dict[str, PlatterDirectory] = {"/": PlatterDirectory()}
+        self.directories: dict[str, PlatterDirectory] = {}
+        # By path: what identifies a directory, wherever it moves.
+        self.directory_numbers: dict[str, int] = {}
+        self._directories_made = 0
+        self.make_directory("/")
         self.boot = 1
         self._numbers = 0
         self.faults: list[DiskFault] = []
@@ -90,6 +95,33 @@ class Platter:
     def new_file(self) -> SimulatedFile:
         self._numbers += 1
         return SimulatedFile(number=self._numbers)
+
+    # --- directories ---
+
+    def make_directory(self, path: str) -> None:
+        self.directories[path] = PlatterDirectory()
+        self.directory_numbers[path] = self._directories_made
+        self._directories_made += 1
+
+    def tree(self, path: str) -> list[str]:
+        """A directory and those below it, the deepest last."""
+        return sorted(name for name in self.directories if name == path or name.startswith(path + "/"))
+
+    def move_tree(self, source: str, target: str) -> None:
+        for path in self.tree(source):
+            moved = target + path.removeprefix(source)
+            self.directories[moved] = self.directories.pop(path)
+            self.directory_numbers[moved] = self.directory_numbers.pop(path)
+
+    def remove_directory(self, path: str) -> None:
+        del self.directories[path], self.directory_numbers[path]
+
+    def wipe(self) -> None:
+        """The disk is replaced by an empty one."""
+        self.boot += 1
+        for path in reversed(self.tree("")):
+            self.remove_directory(path)
+        self.make_directory("/")
 
     @property
     def used_bytes(self) -> int:
@@ -153,6 +185,12 @@ def _content(image: Image) -> bytearray:
 
 def _base(path: str) -> str:
     return os.path.basename(path)
+
+
+def _make_entries_durable(directory: PlatterDirectory, count: int) -> None:
+    for change in directory.changes[:count]:
+        apply_entry(directory.durable, change)
+    del directory.changes[:count]
 
 
 class SimulatedDisk(Disk):
@@ -341,17 +379,37 @@ class SimulatedDisk(Disk):
         count = len(directory.changes)
         self._wait_for_platter()
         self._check("fsync_dir", path)
-        for change in directory.changes[:count]:
-            apply_entry(directory.durable, change)
-        del directory.changes[:count]
+        _make_entries_durable(directory, count)
 
     def rename(self, source: str, target: str) -> None:
         self._check("rename", source)
+        if source in self._platter.directories:
+            self._platter.move_tree(source, target)
+            return
         directory, name = self._parent(source)
-        assert os.path.dirname(source) == os.path.dirname(target)
         if name not in directory.current:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
-        directory.change(EntryChange(os.path.basename(target), directory.current[name], renamed_from=name))
+        other, new = self._parent(target)
+        if other is directory:
+            directory.change(EntryChange(new, directory.current[name], renamed_from=name))
+            return
+        other.change(EntryChange(new, directory.current[name]))
+        directory.change(EntryChange(name, None))
+        for changed in (other, directory):
+            _make_entries_durable(changed, len(changed.changes))
+
+    def remove_dir(self, path: str) -> None:
+        self._check("unlink", path)
+        if self.listdir(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        self._platter.remove_directory(path)
+
+    def remove_tree(self, path: str) -> None:
+        """File by file: it may end at any of them."""
+        for folder in reversed(self._platter.tree(path)):
+            for name in sorted(self._platter.directories[folder].current):
+                self.unlink(os.path.join(folder, name))
+            self.remove_dir(folder)
 
     def unlink(self, path: str) -> None:
         self._check("unlink", path)
@@ -369,7 +427,7 @@ class SimulatedDisk(Disk):
 
     def makedirs(self, path: str) -> None:
         while path not in self._platter.directories:
-            self._platter.directories[path] = PlatterDirectory()
+            self._platter.make_directory(path)
             path = os.path.dirname(path)
 
     def exists(self, path: str) -> bool:
@@ -414,7 +472,7 @@ class SimulatedDisk(Disk):
         return 1, node.number
 
     def _directory_number(self, path: str) -> int:
-        return list(self._platter.directories).index(path)
+        return self._platter.directory_numbers[path]
 
     def boot_id(self) -> str:
         return f"boot-{self._platter.boot}"

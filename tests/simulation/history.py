@@ -25,19 +25,40 @@ class Call:
     # Whether its bytes can have reached the server at all; and on a second connection, at some time.
     sent: bool = False
     twice: bool = False
+    # Which machine was asked, if there are several, and whether it said that its state is a copy.
+    server: str = field(default="", repr=False)
+    aged: bool = field(default=False, repr=False)
 
     @property
     def ok(self) -> bool:
         return 200 <= self.status < 300
 
     @property
+    def code(self) -> str:
+        """Of the error that was answered, if one was."""
+        return self._error.get("code", "")
+
+    @property
+    def _error(self) -> dict[str, Any]:
+        """As in an answer of HTTP, or in a message of a WebSocket."""
+        error = self.answer.get("error", self.answer)
+        return error if isinstance(error, dict) else {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether it was refused while it was under way: the bucket is away, or another server has taken over."""
+        written = self._error.get("detail", {}).get("written", self.code == "not_replicated")
+        return self.code in ("not_replicated", "not_primary") and bool(written)
+
+    @property
     def may_have_happened(self) -> bool:
-        return self.ok or (self.status == 0 and self.sent) or self.twice
+        return self.ok or (self.status == 0 and self.sent) or self.twice or self.waits
 
     def __str__(self) -> str:
         request, answer = (json.dumps(part, separators=(",", ":"))[:300] for part in (self.request, self.answer))
         outcome = f"{self.status} {answer}" if self.status else "no answer" if self.sent else "not sent"
-        return f"{self.began_s:.6f}–{self.ended_s:.6f} {self.client} {self.verb} {self.topic} {request} → {outcome}"
+        at = f" at {self.server}" if self.server else ""
+        return f"{self.began_s:.6f}–{self.ended_s:.6f} {self.client}{at} {self.verb} {self.topic} {request} → {outcome}"
 
 
 @dataclass
@@ -47,9 +68,11 @@ class Event:
     at_s: float
     kind: str
     detail: str
+    # Which machine, if there are several.
+    machine: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        return f"{self.at_s:.6f} *** {self.kind} {self.detail}"
+        return f"{self.at_s:.6f} *** {self.machine and self.machine + ': '}{self.kind} {self.detail}"
 
 
 class History:

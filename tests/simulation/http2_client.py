@@ -8,7 +8,7 @@ import h2.config
 import h2.connection
 import h2.events
 
-from tests.simulation.http_client import Connecting, HttpClient
+from tests.simulation.http_client import AGE, Connecting, HttpClient
 from tests.simulation.network import ConnectionLost
 
 
@@ -23,7 +23,7 @@ class Http2Client(HttpClient):
         self._h2 = _fresh()
         self._h2.initiate_connection()
 
-    def _exchange(self, method: str, path: str, body: object, until_s: float) -> tuple[int, bytes]:
+    def _exchange(self, method: str, path: str, body: object, until_s: float) -> tuple[int, bytes, bool]:
         content = b"" if body is None else json.dumps(body).encode()
         stream = self._h2.get_next_available_stream_id()
         head = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "localhost")]
@@ -43,17 +43,18 @@ class Http2Client(HttpClient):
             self.close()
         return reply
 
-    def _reply(self, stream: int, until_s: float) -> tuple[int, bytes]:
-        status, content = 0, b""
+    def _reply(self, stream: int, until_s: float) -> tuple[int, bytes, bool]:
+        status, content, aged = 0, b"", False
         while True:
             for event in self._receive(until_s):
                 match event:
                     case h2.events.ResponseReceived(stream_id=number) if number == stream:
-                        status = int(dict(event.headers or ())[b":status"])
+                        headers = dict(event.headers or ())
+                        status, aged = int(headers[b":status"]), AGE in headers
                     case h2.events.DataReceived(stream_id=number) if number == stream:
                         content += event.data or b""
                     case h2.events.StreamEnded(stream_id=number) if number == stream:
-                        return status, content
+                        return status, content, aged
                     case h2.events.StreamReset(stream_id=number) if number == stream:
                         raise ConnectionLost("the stream was reset")
                     case h2.events.ConnectionTerminated():

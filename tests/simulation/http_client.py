@@ -13,6 +13,7 @@ from tests.simulation.history import Call
 from tests.simulation.network import ConnectionLost
 
 USUAL_TIMEOUT_S = 8.0
+AGE = b"topics-age-ms"
 
 
 class Watch(Protocol):
@@ -32,11 +33,16 @@ class Line(Protocol):
 
 
 class Connecting(Protocol):
-    """What a client needs of a network."""
+    """What a client needs of a network. `place` is where it leads to, if there are several servers."""
 
     @property
     def scheduler(self) -> Watch: ...
+    @property
+    def place(self) -> str: ...
     def connect(self) -> Line: ...
+    def moves_on(self, call: Call) -> bool:
+        """Told what became of a call: whether the next one goes to another server."""
+        ...
 
 
 class Unanswered(Exception):
@@ -57,20 +63,24 @@ class HttpClient:
         """Send a request and note its answer; Unanswered if there is none."""
         scheduler = self._network.scheduler
         until_s = scheduler.now_s + timeout_s
+        call.server = self._network.place
         try:
             if self._connection is None:
                 self._connection, self._received = self._network.connect(), b""
                 self._opened()
             # From here on it may arrive, whatever is heard of it.
             call.sent = True
-            call.status, content = self._exchange(method, path, body, until_s)
+            call.status, content, call.aged = self._exchange(method, path, body, until_s)
         except (ConnectionLost, TimeoutError) as error:
             call.status = 0
             self.close()
+            self._network.moves_on(call)
             raise Unanswered from error
         finally:
             call.ended_s = scheduler.now_s
         call.answer = json.loads(content) if content else {}
+        if self._network.moves_on(call):
+            self.close()
 
     def send_double(self, method: str, path: str, body: object) -> None:
         """Send a request on a connection of its own too, as a proxy that tries again; its answer is not read."""
@@ -99,8 +109,8 @@ class HttpClient:
     def _opened(self) -> None:
         """The connection is new."""
 
-    def _exchange(self, method: str, path: str, body: object, until_s: float) -> tuple[int, bytes]:
-        """Send a request; its status and content."""
+    def _exchange(self, method: str, path: str, body: object, until_s: float) -> tuple[int, bytes, bool]:
+        """Send a request; its status and content, and whether it comes from a standby."""
         self._send(request_bytes(method, path, body))
         head = self._read_to(b"\r\n\r\n", until_s)
         status = int(head[9:12])
@@ -111,7 +121,7 @@ class HttpClient:
         content, self._received = self._received[:length], self._received[length:]
         if headers.get(b"connection") == b"close":
             self.close()
-        return status, content
+        return status, content, AGE in headers
 
     def _read_to(self, end: bytes, until_s: float) -> bytes:
         while end not in self._received:

@@ -39,6 +39,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._inbox: deque[asyncio.Handle] = deque()
         self._fiber: Fiber | None = None
         self._parked = False
+        # How late periodic timers may be while nothing happens.
+        self.idle_s_max = float("inf")
         self._signals: dict[int, Callable[[], object]] = {}
         self.failures: list[str] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -169,12 +171,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             if wait_s is not None and wait_s <= 0:
                 break
             if wait_s is not None and wait_s > IDLE_S_MIN:
-                wait_s = max(wait_s, self._idle_s())
-            self._parked = True
-            scheduler.park(None if wait_s is None else wait_s + scheduler.rng.random() * LATE_S_MAX)
-            self._parked = False
-            # Another fiber may have been a process of its own meanwhile.
-            asyncio._set_running_loop(self)
+                wait_s = max(wait_s, min(self._idle_s(), self.idle_s_max))
+            self._park(wait_s)
         scheduler.now_s += ITERATION_S
         while self._inbox:
             self._run_handle(self._inbox.popleft())
@@ -182,6 +180,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             ready.append(heapq.heappop(timers))
         for _ in range(len(ready)):
             self._run_handle(ready.popleft())
+
+    def _park(self, wait_s: float | None) -> None:
+        fiber, scheduler = self._fiber, self._scheduler
+        assert fiber is not None
+        self._parked, fiber.idle = True, wait_s is not None and _is_periodic(self._timers[0])
+        scheduler.park(None if wait_s is None else wait_s + scheduler.rng.random() * LATE_S_MAX)
+        self._parked = fiber.idle = False
 
     def _idle_s(self) -> float:
         """How long nothing will happen, apart from what is periodic."""

@@ -19,6 +19,8 @@ from tests.simulation.scheduler import Fiber, Scheduler
 if TYPE_CHECKING:
     import random
 
+    from tests.simulation.history import Call
+
 LATENCY_S_MIN, LATENCY_S_MAX = 0.00005, 0.002
 SPIKE_S_MAX = 20.0
 
@@ -330,13 +332,20 @@ class Listening:
 class Network:
     """Who listens, and every open connection. `trouble` from 0 to 1 says how bad new ones are."""
 
-    def __init__(self, scheduler: Scheduler, rng: random.Random) -> None:
+    def __init__(self, scheduler: Scheduler, rng: random.Random, place: str = "") -> None:
         self.scheduler = scheduler
         self.rng = rng
+        # The machine that it leads to, if there are several.
+        self.place = place
         self.trouble = 1.0
         self.listening: Listening | None = None
         self.connections: dict[int, Connection] = {}
         self._number = 0
+
+    def moves_on(self, call: Call) -> bool:
+        """There is nowhere else to go."""
+        del call
+        return False
 
     def listen(self, loop: Loop, protocol_factory: Callable[[], asyncio.Protocol]) -> Listening:
         assert self.listening is None, "the port is in use"

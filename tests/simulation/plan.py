@@ -11,10 +11,26 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+Durability = Literal["ephemeral", "memory", "disk", "fsync", "replicated"]
 DURABILITIES: tuple[Durability, ...] = ("ephemeral", "memory", "disk", "disk", "fsync", "fsync")
 FaultKind = Literal[
-    "kill", "kill in a call", "power", "stop", "cut", "disk", "short", "stall", "full", "clock", "misdirect"
+    "kill",
+    "kill in a call",
+    "power",
+    "stop",
+    "cut",
+    "disk",
+    "short",
+    "stall",
+    "full",
+    "clock",
+    "misdirect",
+    # in worlds with a bucket
+    "disk loss",
+    "pause",
+    "bucket cut",
+    "bucket slow",
+    "promote",
 ]
 # Worlds in which the disk puts a write in a wrong place.
 MISDIRECTED_SHARE = 0.1
@@ -48,28 +64,33 @@ class ClientPlan:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong `after_s` after the fault before it."""
+    """Something that goes wrong `at_s` after the start of the clients."""
 
     at_s: float
     kind: FaultKind
     detail: str = ""
     number: float = 0.0
+    # Which machine, if there are several: the one that is primary then, or a named one.
+    machine: str = ""
 
     def __str__(self) -> str:
-        return f"{self.at_s:8.3f} s  {self.kind} {self.detail} {self.number:g}".rstrip(" 0")
+        where = f"{self.machine}: " if self.machine else ""
+        return f"{self.at_s:8.3f} s  {where}{self.kind} {self.detail} {self.number:g}".rstrip(" 0")
 
 
 @dataclass(frozen=True)
 class Plan:
     """One world."""
 
-    seed: int
+    seed: str
     topics: tuple[TopicPlan, ...]
     clients: tuple[ClientPlan, ...]
     faults: tuple[Fault, ...]
     settings: dict[str, int]
     restart_s_max: float
     pause_s: float
+    # The machines that share a bucket; none: there is one machine, and no bucket.
+    machines: tuple[str, ...] = ()
 
     def topic(self, name: str) -> TopicPlan:
         return next(topic for topic in self.topics if topic.name == name)
@@ -86,14 +107,14 @@ class Plan:
         return replace(self, clients=clients)
 
 
-def plan_of(seed: int) -> Plan:
-    """The world that a seed stands for."""
+def plan_of(seed: str) -> Plan:
+    """The world that a seed stands for, of those without a bucket."""
     rng = random.Random(f"plan {seed}")
     topics = [
         TopicPlan("log-a", rng.choice(DURABILITIES)),
         TopicPlan("log-b", rng.choice(("disk", "fsync"))),
         TopicPlan("capped", rng.choice(DURABILITIES), {"cap_records": rng.choice((5, 40, 200))}),
-        TopicPlan("jobs", rng.choice(("disk", "fsync")), _queue_config(rng), queue=True),
+        TopicPlan("jobs", rng.choice(("disk", "fsync")), queue_config(rng), queue=True),
         TopicPlan("routed", rng.choice(DURABILITIES)),
         TopicPlan("copies", rng.choice(("disk", "fsync"))),
         TopicPlan("shared", rng.choice(("disk", "fsync"))),
@@ -101,7 +122,7 @@ def plan_of(seed: int) -> Plan:
         TopicPlan("right", rng.choice(("disk", "fsync"))),
     ]
     length = rng.choice((10, 30, 60))
-    clients, faults = _clients(rng, length), _faults(rng)
+    clients, faults = clients_of(rng, length), _faults(rng)
     # What came later is drawn apart: a seed keeps the rest of its world.
     more = random.Random(f"more {seed}")
     watched = [topic for topic in ("log-a", "log-b", "copies", "left", "routed") if more.random() < 0.2]
@@ -129,7 +150,7 @@ def plan_of(seed: int) -> Plan:
     )
 
 
-def _queue_config(rng: random.Random) -> dict[str, object]:
+def queue_config(rng: random.Random) -> dict[str, object]:
     config: dict[str, object] = {
         "type": "queue",
         "lease_ms": rng.choice((200, 2_000, 30_000)),
@@ -140,7 +161,7 @@ def _queue_config(rng: random.Random) -> dict[str, object]:
     return config
 
 
-def _clients(rng: random.Random, length: int) -> list[ClientPlan]:
+def clients_of(rng: random.Random, length: int) -> list[ClientPlan]:
     kinds: list[tuple[str, tuple[str, ...]]] = [
         ("writer", ("log-a", "log-b", "capped", "routed", "shared")),
         ("writer", ("log-a", "log-b", "jobs", "routed", "shared")),
@@ -192,7 +213,7 @@ def _faults(rng: random.Random) -> list[Fault]:
     for _ in range(rng.randint(1, 14)):
         at_s += rng.expovariate(1.0) * rng.choice((0.002, 0.01, 0.2, 2.0, 20.0))
         kind = kinds[rng.choices(range(len(kinds)), weights)[0]][0]
-        faults.append(Fault(at_s, kind, *_details(kind, rng)))
+        faults.append(Fault(at_s, kind, *details_of(kind, rng)))
     return faults
 
 
@@ -203,13 +224,13 @@ def _misdirected(rng: random.Random) -> list[Fault]:
     for _ in range(rng.randint(0, 5)):
         at_s += rng.expovariate(1.0) * rng.choice((0.01, 0.2, 2.0))
         kind: FaultKind = rng.choice(("kill", "kill in a call", "stop", "cut"))
-        faults.append(Fault(at_s, kind, *_details(kind, rng)))
+        faults.append(Fault(at_s, kind, *details_of(kind, rng)))
     path = rng.choice((".log", ".log", ".log", ".pack", ".snap", ""))
     faults.append(Fault(at_s, "misdirect", path, rng.uniform(MISDIRECTED_S_MIN, MISDIRECTED_S_MAX)))
     return faults
 
 
-def _details(kind: FaultKind, rng: random.Random) -> tuple[str, float]:
+def details_of(kind: FaultKind, rng: random.Random) -> tuple[str, float]:
     match kind:
         case "kill in a call":
             return "", rng.choice((1, 2, 3, 5, 8, 13, 30, 80))

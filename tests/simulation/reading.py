@@ -65,6 +65,15 @@ def read_all(world: Surrounding) -> Final:
     return final
 
 
+def read_copy(client: SimulatedClient) -> Final:
+    """The topics, as a standby shows them."""
+    final = Final()
+    for name in [topic.name for topic in client.world.plan.topics] + ["dead", "churn"]:
+        _read_topic(client, name, final)
+    final.read_s = client.world.scheduler.now_s
+    return final
+
+
 def _read_topic(client: SimulatedClient, name: str, final: Final) -> None:
     state = client.insist("state", name, "GET", f"/v0/topics/{name}")
     if state.status == 404:

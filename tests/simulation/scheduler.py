@@ -10,6 +10,7 @@ machine that does something else in between.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import random
 from collections import deque
@@ -36,12 +37,24 @@ class Stuck(AssertionError):
     """Nothing is left to happen, or things happen without an end."""
 
 
+class Host:
+    """What a process sees of its machine: its name, and how its clocks differ from the world's time."""
+
+    def __init__(self, name: str = "simulated") -> None:
+        self.name = name
+        # How far the wall clock is from where it should be, and when the monotonic one began: with the machine.
+        self.skew_s = self.boot_s = 0.0
+
+
 class Process:
     """What fibers belong to; once it is dead, none of them gets any further."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, host: Host | None = None) -> None:
         self.name = name
+        self.host = host or Host()
         self.dead = False
+        # Until then none of its fibers runs (SIGSTOP).
+        self.paused_until_s = 0.0
         self.fibers: list[Fiber] = []
 
 
@@ -54,6 +67,8 @@ class Fiber:
         self._target = target
         self.ended = False
         self.joined: list[Fiber] = []
+        # It waits for nothing but timers that come again and again.
+        self.idle = False
         self.wait_number = 0
         self.woken = False
         self.greenlet = greenlet(self._run, parent=scheduler.hub)
@@ -73,7 +88,7 @@ class Fiber:
 class Scheduler:
     """One world's time and its fibers."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: str) -> None:
         self.rng = random.Random(f"scheduler {seed}")
         self.hub = getcurrent()
         self.now_s = 1_000.0
@@ -83,11 +98,15 @@ class Scheduler:
         self._reads_left = STALL_READS_MAX
         self._spin_reads, self._spin_since_s = 0, 0.0
         self.events_total = 0
+        # Looking at the clock takes no time for now.
+        self.frozen = False
 
     # --- time ---
 
     def read_s(self) -> float:
         """The time, for a program that looks at it."""
+        if self.frozen:
+            return self.now_s
         self._reads_left -= 1
         if not self._reads_left:
             self._reads_left = self.rng.randint(STALL_READS_MIN, STALL_READS_MAX)
@@ -128,7 +147,13 @@ class Scheduler:
         events = self._events
         while events and events[0][2] == self._resume and events[0][3][0].wait_number != events[0][3][1]:
             heapq.heappop(events)
+        if events and events[0][2] == self._resume and events[0][3][0].idle:
+            # Another process that does nothing either.
+            return min((when_s for when_s, _, call, args in events if self._means_something(call, args)), default=None)
         return events[0][0] if events else None
+
+    def _means_something(self, call: Callable[..., object], args: tuple[Any, ...]) -> bool:
+        return call != self._resume or (not args[0].idle and args[0].wait_number == args[1])
 
     # --- fibers ---
 
@@ -147,7 +172,10 @@ class Scheduler:
         fiber.woken = False
         if timeout_s is not None:
             self.after(max(0.0, timeout_s), self._resume, fiber, fiber.wait_number)
+        # For asyncio all fibers are one thread: the loop that runs is that of the process.
+        running = asyncio._get_running_loop()
         self.hub.switch()
+        asyncio._set_running_loop(running)
         if fiber.process.dead:
             raise Killed
         return fiber.woken
@@ -186,12 +214,25 @@ class Scheduler:
             if fiber is not self.current:
                 self.after(0.0, self._switch_to, fiber)
 
+    def pause(self, process: Process, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT that much later."""
+        process.paused_until_s = self.now_s + seconds
+
     def _resume(self, fiber: Fiber, wait_number: int) -> None:
         if fiber.wait_number == wait_number:
-            self._switch_to(fiber)
+            if self._is_paused(fiber.process):
+                self.at(fiber.process.paused_until_s, self._resume, fiber, wait_number)
+            else:
+                self._switch_to(fiber)
+
+    def _is_paused(self, process: Process) -> bool:
+        return process.paused_until_s > self.now_s and not process.dead
 
     def _switch_to(self, fiber: Fiber) -> None:
         if fiber.ended:
+            return
+        if self._is_paused(fiber.process):
+            self.at(fiber.process.paused_until_s, self._switch_to, fiber)
             return
         # Whatever it waited for is over: what was meant to end that wait must not end the next one.
         fiber.wait_number += 1
@@ -288,6 +329,16 @@ class SimulatedCondition:
         self._lock.acquire()
         return woken
 
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        scheduler = self._scheduler()
+        until_s = None if timeout is None else scheduler.now_s + timeout
+        while not predicate():
+            left_s = None if until_s is None else until_s - scheduler.now_s
+            if left_s is not None and left_s <= 0:
+                return False
+            self.wait(left_s)
+        return True
+
     def notify(self, count: int = 1) -> None:
         for _ in range(min(count, len(self._waiting))):
             self._scheduler().unpark(self._waiting.popleft())
@@ -323,3 +374,54 @@ class SimulatedThread:
 
     def is_alive(self) -> bool:
         return self._fiber is not None and not self._fiber.ended
+
+
+class SimulatedFuture:
+    """As `concurrent.futures.Future`, as far as the product uses it."""
+
+    def __init__(self, scheduler: Callable[[], Scheduler], call: Callable[[], Any], name: str) -> None:
+        self._call = call
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._thread = SimulatedThread(scheduler, self._run, name)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except Exception as error:  # noqa: BLE001  whoever asks for the result gets it
+            self._error = error
+
+    def result(self) -> Any:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class SimulatedPool:
+    """As `concurrent.futures.ThreadPoolExecutor`, with as many threads as calls."""
+
+    def __init__(
+        self, scheduler: Callable[[], Scheduler], max_workers: int | None = None, thread_name_prefix: str = "pool"
+    ) -> None:
+        del max_workers
+        self._scheduler = scheduler
+        self._name = thread_name_prefix
+        self._futures: list[SimulatedFuture] = []
+
+    def submit(self, call: Callable[..., Any], *args: Any) -> SimulatedFuture:
+        future = SimulatedFuture(self._scheduler, lambda: call(*args), self._name)
+        self._futures.append(future)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        del cancel_futures
+        for future in self._futures if wait else ():
+            future._thread.join()
+
+    def __enter__(self) -> SimulatedPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.simulation.bucket_world import BucketWorld
 from tests.simulation.checkers import check
 from tests.simulation.plan import Plan
 from tests.simulation.substitutes import REAL_PROCESS_TIME
@@ -38,16 +39,17 @@ class Outcome:
         return f"{self.world.history_digest()} {self.world.disk_digest()}"
 
 
-def run(plan: Plan, *, trace: bool = False, data_dir: str = "/data", lying_disk: bool = False) -> Outcome:
+def run(plan: Plan, *, trace: bool = False, data_dir: str = "/data", lying: bool = False) -> Outcome:
     """Run a world to its end and check it."""
     began_s = REAL_PROCESS_TIME()
-    world = World(plan, trace=trace, data_dir=data_dir, lying_disk=lying_disk)
+    kind = BucketWorld if plan.machines else World
+    world = kind(plan, trace=trace, data_dir=data_dir, lying=lying)
     try:
         world.run()
         failures = check(world)
     except Exception as error:  # noqa: BLE001  whatever ends a world is what was looked for
         where = traceback.format_exc(limit=-3)
-        failures = [f"{type(error).__name__}: {error}\n{where}"]
+        failures = [f"{type(error).__name__}: {error}\n{where}", *world.mistakes]
     gc.collect()
     return Outcome(plan, world, failures, REAL_PROCESS_TIME() - began_s)
 

@@ -8,6 +8,7 @@ to use one of them is simulated without knowing it; `what_escaped` finds modules
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import concurrent.futures.thread
 import functools
 import logging
@@ -20,43 +21,57 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.simulation.scheduler import Killed, Scheduler, SimulatedCondition, SimulatedLock, SimulatedThread
+from tests.simulation.scheduler import (
+    Host,
+    Killed,
+    Scheduler,
+    SimulatedCondition,
+    SimulatedLock,
+    SimulatedPool,
+    SimulatedThread,
+)
 
 # Imported for their side effect: they keep the real threads, having them before `install`.
 _KEPT = (asyncio, concurrent.futures.thread, logging)
 
 REAL_PERF_COUNTER = time.perf_counter
 REAL_PROCESS_TIME = time.process_time
+REAL_UNAME = tuple(os.uname())
 WALL_START_S = 1_700_000_000.0
 PID = 4711
 
 
 class Surroundings:
-    """What stands in for the machine while a world runs."""
+    """What stands in for the machines while a world runs: each process sees its own."""
 
     def __init__(self) -> None:
         # Until a world begins, one in which nothing happens: modules use locks while they are imported.
-        self._scheduler = Scheduler(0)
+        self._scheduler = Scheduler("0")
         self._rng = random.Random(0)
-        # How far the wall clock is from where it should be.
-        self.skew_s = 0.0
-        # The monotonic clock starts anew when the machine does.
-        self.boot_s = 0.0
+        self._nowhere = Host()
 
-    def enter(self, scheduler: Scheduler, seed: int) -> None:
+    def enter(self, scheduler: Scheduler, seed: str) -> None:
         self._scheduler = scheduler
         self._rng = random.Random(f"secrets {seed}")
-        self.skew_s = self.boot_s = 0.0
         random.seed(f"random {seed}")
 
     def scheduler(self) -> Scheduler:
         return self._scheduler
 
+    @property
+    def host(self) -> Host:
+        """That of the process that asks."""
+        fiber = self._scheduler.current
+        return self._nowhere if fiber is None else fiber.process.host
+
     def monotonic(self) -> float:
-        return self._scheduler.read_s() - self.boot_s
+        return self._scheduler.read_s() - self.host.boot_s
 
     def wall(self) -> float:
-        return WALL_START_S + self.skew_s + self._scheduler.read_s()
+        return WALL_START_S + self.host.skew_s + self._scheduler.read_s()
+
+    def uname(self) -> os.uname_result:
+        return os.uname_result((REAL_UNAME[0], self.host.name, *REAL_UNAME[2:]))
 
     def sleep(self, seconds: float) -> None:
         self._scheduler.sleep(seconds)
@@ -94,7 +109,8 @@ def install() -> Surroundings:
             "token_hex": lambda count=32: around.random_bytes(count).hex(),
             "token_urlsafe": lambda count=32: around.random_bytes(count).hex(),
         },
-        os: {"urandom": around.random_bytes, "getpid": lambda: PID},
+        concurrent.futures: {"ThreadPoolExecutor": functools.partial(SimulatedPool, around.scheduler)},
+        os: {"urandom": around.random_bytes, "getpid": lambda: PID, "uname": around.uname},
     }
     for module, names in replaced.items():
         for name, substitute in names.items():

@@ -95,6 +95,8 @@ class Retrying:
 
     def _may_repeat(self, error: TopicsError, unsent: bool) -> bool:
         match error:
+            case NotPrimary(detail={"written": True}):
+                return self.safe
             case Throttled() | NotPrimary() | NotReady() | ShuttingDown():
                 return True
             case NotReplicated(detail={"written": False}):

@@ -279,7 +279,10 @@ class StorageFull(TopicsError):
 
 
 class NotPrimary(TopicsError):
-    """Another server is primary; `detail["primary"]` is its URL, if that is known. Nothing was changed."""
+    """Another server is primary; `detail["primary"]` is its URL, if that is known.
+
+    Nothing was changed, unless `detail["written"]`: the write was under way, and the one that took over may have it.
+    """
 
     code = "not_primary"
 

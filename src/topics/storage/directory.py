@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
@@ -175,9 +174,9 @@ class DataDirectory:
     def clear_unfinished(self) -> None:
         """Remove what a restore that was killed has left, in an order in which it is never taken for data."""
         if self._disk.exists(self._shard_path):
-            shutil.rmtree(self._shard_path)
+            self._disk.remove_tree(self._shard_path)
         if self._disk.exists(self.restoring_path):
-            shutil.rmtree(self.restoring_path)
+            self._disk.remove_tree(self.restoring_path)
         self._disk.makedirs(self.restoring_path)
 
     def empty(self) -> None:
@@ -188,7 +187,7 @@ class DataDirectory:
                 self._disk.unlink(path)
         for folder in (self._shard_path, self._cold_shard_path):
             if folder is not None and self._disk.exists(folder):
-                shutil.rmtree(folder)
+                self._disk.remove_tree(folder)
         self._be_vacant()
 
     def set_aside(self, name: str, *more: str) -> str:
@@ -221,7 +220,7 @@ class DataDirectory:
         self.replace_meta(meta)
         self._disk.fsync_dir(os.path.dirname(self.path))
         self.previous = meta
-        os.rmdir(self.restoring_path)
+        self._disk.remove_dir(self.restoring_path)
 
     def close(self) -> None:
         self._lock.release()

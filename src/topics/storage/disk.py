@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -126,6 +127,14 @@ class Disk:
 
     def makedirs(self, path: str) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def remove_dir(self, path: str) -> None:
+        """Remove a directory that is empty."""
+        os.rmdir(path)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with everything in it."""
+        shutil.rmtree(path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

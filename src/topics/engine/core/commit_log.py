@@ -28,7 +28,7 @@ from topics.engine.core.pending import PendingChange, not_replicated
 from topics.engine.core.state import State
 from topics.engine.log.waiters import Waiters
 from topics.model.clock import SKEW_MS_MIN, Clock, SteadyClock
-from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicNotFound, TopicsError
+from topics.model.errors import NotPrimary, ReadOnly, StorageError, StorageFull, Throttled, TopicNotFound, TopicsError
 from topics.model.requests.batch import Batch
 from topics.model.requests.config import Durability, TopicConfig, has_limits
 from topics.storage.wal.syncer import Syncer
@@ -565,14 +565,16 @@ class CommitLog:
         self._unwritten.clear()
         self._waiting.clear()
         self._behind.clear()
-        # They may have reached the log, where the next start would find them.
-        under_way = "; this write was under way, and may be there after the restart"
+        # They may have reached the log, where the next start would find them; or the bucket, and so the next primary.
+        there = "after the restart" if self.closed is None else "on that server"
+        under_way = f"; this write was under way, and may be there {there}"
         self._forget(failed, lambda: self._refuse_for_good(under_way))
         return self._refuse_for_good()
 
     def _refuse_for_good(self, more: str = "") -> TopicsError:
         if self.closed is not None:
-            return self.closed()
+            why = self.closed()
+            return NotPrimary(why.message + more, detail=why.detail, written=True) if more else why
         refusal = self.read_only
         assert refusal is not None
         return ReadOnly(refusal.message + more)

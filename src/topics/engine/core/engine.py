@@ -302,6 +302,10 @@ class Engine:
             self.refuse_if_full(topic, count, size)
         return TopicRoom(topic.id, topic, topic.assigned_seq + 1, topic.evict_floor, topic.config)
 
+    def hold_room(self, change: PendingChange, name: str, room: TopicRoom) -> PendingChange:
+        """Nobody else assigns seqs of a topic that is made for this change: it may be published after the topic."""
+        return change if room.topic is not None else self.in_flight.hold(change, ("topic", name))
+
     def create_for_write(self, name: str, count: int = 0, durability: Durability | None = None) -> PendingChange:
         self.refuse_more_topics()
         config = resolve(ConfigRequest(durability=durability), name)

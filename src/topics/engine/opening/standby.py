@@ -28,6 +28,7 @@ from topics.storage.steps import Steps, in_thread
 from topics.storage.wal.log_scan import WINDOW_BYTES, read_window, whole_frame_bytes
 
 if TYPE_CHECKING:
+    from topics.engine.core.state import State
     from topics.engine.log.topic import Topic
     from topics.engine.opening.store import Store
 
@@ -86,7 +87,7 @@ class Standby:
         try:
             return self._work(self._clock_s() + SLICE_S)
         except Exception as error:  # whatever it is, the state may be half of something: it is read anew
-            known = isinstance(error, TopicsError)
+            known = isinstance(error, TopicsError | OSError)
             log.error("this standby begins again: %s", error, exc_info=not known)
             self.following.lost = error if isinstance(error, TopicsError) else TopicsError(str(error))
             return False
@@ -100,7 +101,8 @@ class Standby:
                 return True
         following = self.following
         if self._unfolded or self._data:
-            return True
+            # The commit thread has to write first, and tells when it has.
+            return False
         # In this order: what is read before the term is taken is among the pieces by then.
         taken, known_s = following.taken, following.known_s()
         if known_s is None:
@@ -228,3 +230,10 @@ class Standby:
         callbacks, self._when_decided = self._when_decided, []
         for callback in callbacks:
             callback()
+
+
+def capped(state: State) -> Steps[None]:
+    """Caps hold for what was read from the log, also where only another server writes to it."""
+    for topic in list(state.by_id.values()):
+        state.enforce_caps(topic, state.cold.load_unless_remote)
+        yield

@@ -32,7 +32,7 @@ from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_line
 from topics.engine.opening.restore import restore
 from topics.engine.opening.single_appends import ops_of
 from topics.engine.opening.skipping import LOGGED, Skipping
-from topics.engine.opening.standby import Standby
+from topics.engine.opening.standby import Standby, capped
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
 from topics.engine.queues.results.lookup import JobLookup
@@ -319,8 +319,7 @@ class Store:
             self.directory,
             self.history.readers,
         )
-        if not self._follows:
-            yield from self.replayed()
+        yield from capped(self.state) if self._follows else self.replayed()
         self.commit_log.room.renew()
         self.syncer.start()
         self.worker.start()
@@ -332,9 +331,7 @@ class Store:
         """The log is folded: what is decided from here on is decided here."""
         for feature in self.state.features:
             feature.replayed()
-        for topic in list(self.state.by_id.values()):
-            self.state.enforce_caps(topic, self.state.cold.load_unless_remote)
-            yield
+        yield from capped(self.state)
 
     def ship(self, joined: Joined) -> Shipping:
         source = ShippingSource(self._disk, self.directory, self.wal, self.syncer, self.snapshots, self.packs)
@@ -501,7 +498,8 @@ class Store:
     def finish_checkpoint(self) -> Steps[None]:
         """Until the one that runs has ended."""
         while self._checkpoint is not None:
-            self._step_checkpoint()
+            if not self._step_checkpoint():
+                time.sleep(PAUSE_S)
             yield
 
     def own_directory(self, holder: str) -> None:

@@ -559,12 +559,11 @@ class Queues:
         self._commit_log.date(op.appended.batch)
         body = moving.encode_move(op, source, room.config)
         gated = not GATED.isdisjoint((durability, room.config.durability))
-        if not ended:
-            return self._commit_log.submit(op, body, gated=gated, urgent=True, journaled=bool(body))
-        wrapped = Ended(EndState.DEAD, ended, op)
-        if body and source.lasts(runs[0].from_seq):
-            body = wrapped.around(body)
-        return self._commit_log.submit(wrapped, body, gated=gated, urgent=True, journaled=bool(body))
+        whole = Ended(EndState.DEAD, ended, op) if ended else op
+        if isinstance(whole, Ended) and body and source.lasts(runs[0].from_seq):
+            body = whole.around(body)
+        change = self._commit_log.submit(whole, body, gated=gated, urgent=True, journaled=bool(body))
+        return self._engine.hold_room(change, name, room)
 
     # --- pause, streams ---
 

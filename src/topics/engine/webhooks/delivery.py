@@ -414,7 +414,8 @@ class Delivery:
             assert op.appended is not None
             engine.commit_log.note_head(op.appended)
         body = op.head() if durability == "ephemeral" else op.encode()
-        return engine.commit_log.submit(op, body, gated=durability in GATED)
+        change = engine.commit_log.submit(op, body, gated=durability in GATED)
+        return engine.hold_room(change, self._config.dead_letter, room)
 
     def _submit_pause(self, reason: str) -> PendingChange | None:
         engine, webhook = self._engine, self.webhook

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
@@ -225,13 +224,13 @@ def join_bucket(
         joined = joining.join(directory.restoring_path)
     except BaseException:
         if directory.vacant:
-            shutil.rmtree(directory.restoring_path)
+            disk.remove_tree(directory.restoring_path)
         raise
     if joined.restored is not None:
         directory.fill(_meta_of(joined.restored, disk))
     elif directory.vacant:
         directory.begin()
-        os.rmdir(directory.restoring_path)
+        disk.remove_dir(directory.restoring_path)
     return bucket, joined
 
 

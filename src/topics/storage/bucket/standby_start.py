@@ -9,7 +9,6 @@ of a server without a bucket  refused
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -62,7 +61,7 @@ def begin_standby(
     restored = _restored(bucket, disk, directory, pause)
     if restored is None:
         directory.begin()
-        shutil.rmtree(directory.restoring_path)
+        disk.remove_tree(directory.restoring_path)
         return bucket, StartingPoint(holder, BEGINNING, "", 0, 0)
     directory.fill(Meta(disk.boot_id(), False, 0))
     return bucket, StartingPoint(holder, restored.place, restored.owner, restored.position, restored.time_ms)

@@ -134,7 +134,7 @@ class Notifier:
         gated = not GATED.isdisjoint((topic.config.durability, room.config.durability))
         change = engine.commit_log.submit(op, body, gated=gated, urgent=True, journaled=bool(body))
         change.then(lambda done: self._done(topic, results, group, done))
-        engine.in_flight.hold(change, key)
+        engine.in_flight.hold(engine.hold_room(change, group.notify, room), key)
 
     def _done(self, topic: Topic, results: QueueResults, group: JobGroup, change: PendingChange) -> None:
         if change.error is None:
