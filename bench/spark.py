@@ -9,13 +9,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import struct
 
 import topics_spark
-from bench.pipelines import cpu_s
+from bench.pipelines import CORES, cpu_s
 from tests.serving import Client, free_port, serving
 from topics_spark.errors import ServerFailed
 from topics_spark.options import SourceOptions
@@ -85,7 +85,7 @@ def pattern_s(spark: SparkSession, client: Client, at: dict[str, str]) -> tuple[
         rows = spark.read.format("topics").options(**at, subscribePattern=PATTERN).load()
         assert rows.count() == TOPICS
 
-    return heads_s, TOPICS / rate(read, TOPICS)
+    return heads_s, TOPICS / rate(read, TOPICS).wall
 
 
 def fill(client: Client, topic: str) -> None:
@@ -100,14 +100,26 @@ def fill(client: Client, topic: str) -> None:
         assert reply.status in (200, 201), reply
 
 
-def rate(work: Callable[[int], None], rows: int = RECORDS) -> float:
-    """Rows per second of the best of some runs; the first one also warms Spark up."""
+class Rate(NamedTuple):
+    """Rows per second of the best of some runs, and what two cores would do by the processor time of all processes."""
+
+    wall: float
+    by_cpu: float
+
+    def __str__(self) -> str:
+        return f"{self.wall:,.0f} rows/s; {self.by_cpu:,.0f} by time on the CPU"
+
+
+def rate(work: Callable[[int], None], rows: int = RECORDS) -> Rate:
+    """The first run also warms Spark up."""
     took_s: list[float] = []
+    took_cpu_s: list[float] = []
     for run in range(RUNS):
-        started_s = time.perf_counter()
+        begun_s, begun_cpu_s = time.perf_counter(), cpu_s(os.getsid(0))
         work(run)
-        took_s.append(time.perf_counter() - started_s)
-    return rows / min(took_s)
+        took_s.append(time.perf_counter() - begun_s)
+        took_cpu_s.append(cpu_s(os.getsid(0)) - begun_cpu_s)
+    return Rate(rows / min(took_s), CORES * rows / min(took_cpu_s))
 
 
 def consumed(table: Callable[[], DataFrame]) -> Callable[[int], None]:
@@ -189,7 +201,7 @@ def main() -> None:
             ("the same from files", lambda: orders(path=str(folder / "data"))),
             ("`spark.read.json` with a schema over the same text", lambda: spark.read.schema(SCHEMA).json(text)),
         ):
-            print(f"| {what} | {rate(consumed(table)):,.0f} rows/s |", flush=True)
+            print(f"| {what} | {rate(consumed(table))} |", flush=True)
 
         def sink(run: int) -> None:
             rows = spark.read.text(text).withColumnRenamed("value", "data")
@@ -199,8 +211,8 @@ def main() -> None:
             rows = spark.read.schema(SCHEMA).json(text).select(struct("*").alias("data"))
             rows.write.format("topics").options(**at, topic=f"structs-{run}").mode("append").save()
 
-        print(f"| sink, exactly once | {rate(sink):,.0f} rows/s |", flush=True)
-        print(f"| sink of structs, read from JSON | {rate(sink_of_structs):,.0f} rows/s |", flush=True)
+        print(f"| sink, exactly once | {rate(sink)} |", flush=True)
+        print(f"| sink of structs, read from JSON | {rate(sink_of_structs)} |", flush=True)
         assert client.state("copy-0")["count"] == RECORDS
         files_ms = from_files_to_noop(spark, folder)
         topics_ms = from_topic_to_topic(spark, client, at, folder)
