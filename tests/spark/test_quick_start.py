@@ -73,9 +73,11 @@ class Machine:
         (self.java.home / "lib" / "server").mkdir(parents=True)
         (self.java.home / "lib" / "server" / "classes.jsa").write_bytes(b"base")
 
-    def options(self, use: class_archive.Use = "queries", *, make: bool = True, **environ: str) -> list[str]:
+    def options(
+        self, use: class_archive.Use = "queries", *, make: bool = True, environ: dict[str, str] | None = None
+    ) -> list[str]:
         """What a start adds for Java."""
-        given = {"XDG_CACHE_HOME": str(self.cache.parent), **environ}
+        given = {"XDG_CACHE_HOME": str(self.cache.parent), **(environ or {})}
         add_archive(given, self.java, self.jars, use, make=make)
         return shlex.split(given.get(OPTIONS, ""))
 
@@ -124,14 +126,14 @@ def test_another_java_or_spark_has_an_archive_of_its_own_and_old_ones_go(machine
 
 
 def test_archives_of_others_and_the_wish_for_none_are_respected(machine: Machine, tmp_path: Path) -> None:
-    assert machine.options(**{VARIABLE: "0"}) == []
+    assert machine.options(environ={VARIABLE: "0"}) == []
     own = f"{USING}/mine.jsa"
-    assert machine.options(**{OPTIONS: own}) == [own]
-    assert machine.options(**{OPTIONS: "-Da=b"})[-1] == "-Da=b"
+    assert machine.options(environ={OPTIONS: own}) == [own]
+    assert machine.options(environ={OPTIONS: "-Da=b"})[-1] == "-Da=b"
     assert names_archive({"spark.driver.extraJavaOptions": f"-Da=b {own}"})
     assert machine.options("pipelines", make=False) == []
     (tmp_path / "file").touch()
-    assert machine.options(XDG_CACHE_HOME=str(tmp_path / "file")) == [], "there is no place for it"
+    assert machine.options(environ={"XDG_CACHE_HOME": str(tmp_path / "file")}) == [], "there is no place for it"
     (machine.java.home / "lib" / "server" / "classes.jsa").unlink()
     assert machine.options() == [], "Java adds to an archive, and has none"
 
