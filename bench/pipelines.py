@@ -30,7 +30,7 @@ KEYS = 10
 LATENCY_S = 60.0
 SEND_S = 0.05
 WARM_S = 20.0
-STARTS = 3
+STARTS = 4
 
 ARCHIVE = {"sources": {"rows": {"topic": "rows"}}, "use": "archive", "sink": {"table": "rows"}}
 COUNTS = {
@@ -50,10 +50,12 @@ class World:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[RunnerProcess]:
-        runner = RunnerProcess(self.port, self.home)
+        runner = RunnerProcess(self.port, self.home, environ={"XDG_CACHE_HOME": str(self.home / "cache")})
         try:
             yield runner
             runner.terminate()
+            # After the first start Java writes its archive of classes, which later ones use.
+            until(lambda: not is_alive(runner.process.pid), lambda: "Java does not end")
         finally:
             runner.kill()
 
@@ -73,6 +75,16 @@ def cpu_s(*sessions: int) -> float:
             if int(fields[3]) in sessions or int(stat.parent.name) in sessions:
                 ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def is_alive(session: int) -> bool:
+    """Whether a process of this session runs."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] != "Z":
+                return True
+    return False
 
 
 def started_s(world: World) -> tuple[float, float]:
@@ -161,9 +173,8 @@ def main() -> None:
         world.client.put_pipeline("counts", COUNTS)
         starts = [started_s(world) for _ in range(STARTS)]
         told = ", ".join(f"{wall_s:.1f} ({cpu:.1f} on the CPU)" for wall_s, cpu in starts)
-        print(
-            f"| `topics pipelines run` with one pipeline to its first result, {STARTS} starts | {told} s |", flush=True
-        )
+        what = "`topics pipelines run` with one pipeline to its first result: the very first start, and later ones"
+        print(f"| {what} | {told} s |", flush=True)
         took_s = latencies_s(world)
         p50, p95 = statistics.median(took_s), statistics.quantiles(took_s, n=20)[18]
         print(f"| event to its count, update mode, trigger 1 s | p50 {p50:.2f} s, p95 {p95:.2f} s |", flush=True)

@@ -14,7 +14,7 @@ import typer
 
 from topics_spark.java import find_java
 from topics_spark.source.progress import waiting
-from topics_spark.start import prepare, session, settings
+from topics_spark.start import MASTER_DEFAULT, prepare, session, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,8 +66,9 @@ def submit(context: typer.Context, url: Url = None, key: Key = None) -> None:
     point_at(url, key)
     # That of the package, whatever is installed beside it.
     environ = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
-    master = wished(context.args, "--master") or environ.get("SPARK_MASTER") or "local[*]"
-    prepare(environ, master)
+    master = wished(context.args, "--master") or environ.get("SPARK_MASTER") or MASTER_DEFAULT
+    # Java is the command here, which would not end before it has written an archive.
+    prepare(environ, master, make_archive=False)
     import pyspark
 
     home = Path(pyspark.__file__).parent

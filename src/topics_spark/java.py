@@ -90,7 +90,10 @@ def version_of(home: Path) -> int | None:
 def shim(home: Path, cache: Path) -> Path:
     """A JAVA_HOME that starts the Java of `home` without the argument that it does not know."""
     script = SHIM.format(java=shlex.quote(str(home / "bin" / "java")))
-    place = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    release = home / "release"
+    # Another release at the same path is another Java.
+    known = script + (release.read_text() if release.exists() else "")
+    place = cache / f"java-{hashlib.sha256(known.encode()).hexdigest()[:12]}"
     java = place / "bin" / "java"
     if not java.exists():
         java.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ def unzipped_home(environ: Mapping[str, str]) -> Path:
     """Links to the parts of the installed Spark; made once."""
     import pyspark
 
-    installed = Path(pyspark.__file__).resolve().parent
+    installed = installed_home()
     name = hashlib.sha256(f"{installed} {pyspark.__version__}".encode()).hexdigest()[:12]
     place = cache_dir(environ) / f"spark-{pyspark.__version__}-{name}"
     if place.exists():
@@ -42,6 +42,13 @@ def unzipped_home(environ: Mapping[str, str]) -> Path:
             link.unlink()
         fresh.rmdir()
     return place
+
+
+def installed_home() -> Path:
+    """That of the installed package."""
+    import pyspark
+
+    return Path(pyspark.__file__).resolve().parent
 
 
 def is_own_python(environ: Mapping[str, str]) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -10,12 +11,14 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from topics_spark.class_archive import Use, add_archive, names_archive
 from topics_spark.java import find_java
-from topics_spark.spark_home import is_own_python, unzipped_home
+from topics_spark.spark_home import installed_home, is_own_python, unzipped_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+MASTER_DEFAULT: Final = "local[*]"
 LOCAL: Final = re.compile(r"local(-cluster)?(\[.*\])?$|spark://(127\.|localhost)")
 # Spark's own patterns, and `key`, the name of the secret in the connector's options.
 REDACTED: Final = "(?i)secret|password|token|credential|access[.]?key|api[._-]?key|^key$|[.]key$"
@@ -42,24 +45,29 @@ def session(
 
     if master is None and (remote := remote or os.environ.get("SPARK_REMOTE")):
         if LOCAL.match(remote):
-            prepare(os.environ, remote)
+            prepare(os.environ, remote, make_archive=not names_archive(config or {}))
         connecting = SparkSession.builder.appName(app_name).remote(remote)
         for name, value in (config or {}).items():
             connecting = connecting.config(name, value)
         return connecting.getOrCreate()
-    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
-    prepare(os.environ, master)
+    master = master or os.environ.get("SPARK_MASTER") or MASTER_DEFAULT
+    prepare(os.environ, master, make_archive=not names_archive(config or {}))
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in {**settings(quick=quick), **(config or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def prepare(environ: MutableMapping[str, str], master: str) -> None:
+def prepare(environ: MutableMapping[str, str], master: str, use: Use = "queries", *, make_archive: bool = True) -> None:
     """The environment for Spark's processes; existing variables are kept unless they cannot work."""
-    environ["JAVA_HOME"] = str(find_java(environ).home)
+    java = find_java(environ)
+    environ["JAVA_HOME"] = str(java.home)
     if master.startswith("local[") and "SPARK_HOME" not in environ and is_own_python(environ):
-        environ["SPARK_HOME"] = str(unzipped_home(environ))
+        # Without a directory for it, or without a home, Spark starts more slowly.
+        with contextlib.suppress(OSError, RuntimeError):
+            environ["SPARK_HOME"] = str(unzipped_home(environ))
+    jars = Path(environ.get("SPARK_HOME") or installed_home()) / "jars"
+    add_archive(environ, java, jars, use, make=make_archive)
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     environ.setdefault("PYSPARK_DRIVER_PYTHON", environ["PYSPARK_PYTHON"])
     if LOCAL.match(master):

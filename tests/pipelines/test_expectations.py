@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ import pytest
 from topics.engine.pipelines.meaning import plan_of
 from topics.model.errors import InvalidRequest
 from topics.model.requests.pipelines import PipelineRequest, check_pipeline
+from topics_spark.pipelines import delivery
+from topics_spark.pipelines.assignment import Assignment, RunnerConfig
 from topics_spark.pipelines.definition import parse
 from topics_spark.pipelines.pipeline_run import brief, problem_of, unmet_of, words_of
 
@@ -104,3 +107,18 @@ def test_an_expectation_that_fails_is_a_problem_of_its_operator() -> None:
     assert words == 'expectation x is not met by the row {"n":"a. b"}'
     assert problem_of(RuntimeError(story), words) == "expectation_failed"
     assert problem_of(RuntimeError("other"), "other") is None
+
+
+def test_a_batch_that_rejects_nothing_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+
+    def write(_assignment: Any, _options: Any, _records: Any, batch_id: int) -> None:
+        written.append(batch_id)
+
+    monkeypatch.setattr(delivery, "write_records", write)
+    client: Any = SimpleNamespace(take_fence=lambda _app: 1)
+    sink = delivery.RejectSink(Assignment("p", definition(), 1, 1, 1), RunnerConfig("", ""), client)
+    for batch_id, is_empty in enumerate((True, False, True)):
+        records: Any = SimpleNamespace(isEmpty=lambda is_empty=is_empty: is_empty)
+        sink.write(records, batch_id)
+    assert written == [1]

@@ -353,6 +353,22 @@ def test_once_runs_to_its_end_and_not_again(world: World) -> None:
     assert status["state"] == "idle"
 
 
+def test_once_is_twice_on_a_spark_that_ends_after_one_batch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batch may be one that is repeated after a crash: what came since would wait for the next time."""
+    monkeypatch.setattr(pipeline_run, "LIMITED", False)
+    runner = world.runner("a")
+    world.put("p", trigger={"once": True})
+    for runs in (1, 2):
+        world.later(3, runner)
+        assert len(world.queries) == runs
+        world.active("p")[0].stop()
+    world.later(30, runner)
+    assert len(world.queries) == 2
+    status = world.client.pipeline("p").status
+    assert status is not None
+    assert (status["state"], status.get("restarts", 0)) == ("idle", 0)
+
+
 def test_what_needs_a_decision_is_not_tried_again_and_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = world.runner("a")
     world.put("p")

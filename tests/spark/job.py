@@ -9,6 +9,7 @@ import sys
 from pyspark.sql import SparkSession
 
 import topics_spark
+from topics_spark.source.limits import LIMITED
 
 RECORDS_PER_BATCH = 40
 
@@ -40,7 +41,9 @@ def copy(spark: SparkSession, kind: str, url: str, source: str, dest: str, check
         rows = spark.read.format("topics").options(**read).load()
         rows.select("data", "tag").write.format("topics").mode("append").options(url=url, topic=dest).save()
         return
-    rows = spark.readStream.format("topics").options(**read, maxOffsetsPerTrigger=str(RECORDS_PER_BATCH)).load()
+    if LIMITED:
+        read["maxOffsetsPerTrigger"] = str(RECORDS_PER_BATCH)
+    rows = spark.readStream.format("topics").options(**read).load()
     query = (
         rows.select("data", "tag")
         .writeStream.format("topics")

@@ -29,7 +29,7 @@ def environment(port: int, key: str | None = None) -> dict[str, str]:
     if key is not None:
         clean["TOPICS_API_KEY"] = key
     # Definitions of tests name functions of tests.
-    clean["PYTHONPATH"] = str(ROOT)
+    clean["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), clean.get("PYTHONPATH")]))
     return clean
 
 

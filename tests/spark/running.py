@@ -17,7 +17,7 @@ JOB_S_MAX = 450.0
 class Job:
     def __init__(self, log: Path, *arguments: str) -> None:
         self.log = log
-        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.job", *arguments],

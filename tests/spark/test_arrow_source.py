@@ -17,9 +17,10 @@ from tests.serving import Client, ServerProcess, serving
 from topics.client import Timeout
 from topics_spark.errors import DataLost
 from topics_spark.options import SourceOptions, Subscription
+from topics_spark.source.links import link_to
 from topics_spark.source.ranges import Range
 from topics_spark.source.rows import READ
-from topics_spark.source.server import Server, link_to
+from topics_spark.source.server import Server
 
 Rows = list[dict[str, Any]]
 

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.bucket.s3_server import SECRET, s3_server
 from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess, serving
+from tests.spark.bounds import needs_bounds
 from topics.storage.bucket.chain import snapshots_in
 from topics.storage.bucket.shared_directory import SharedDirectory
 
@@ -220,6 +221,7 @@ def test_a_stream_goes_on_in_the_term_of_another_server(
         assert rows_in(read(bucket, subscribe="t", url=url, failOnDataLoss="false")) == expected
 
 
+@needs_bounds
 def test_a_stream_in_limited_batches_reads_each_record_once(
     spark: SparkSession, bucket: str, tmp_path: Path, drained: Callable[..., list[Any]]
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving import ServerProcess, serving
+from tests.spark.bounds import needs_bounds
 from tests.spark.cluster import Cluster, cluster
 from tests.spark.running import contents, fill, running
 from tests.spark.test_sink_crashes import RECORDS as KILLED_RECORDS
@@ -44,6 +45,7 @@ def test_a_job_does_the_same_on_a_cluster_of_two_workers(nodes: Cluster, server:
             assert len(contents(client, f"in-{kind}")) == RECORDS
 
 
+@needs_bounds
 @pytest.mark.crash
 def test_an_executor_killed_in_mid_batch_is_replaced_and_adds_nothing(
     nodes: Cluster, server: ServerProcess, tmp_path: Path

@@ -182,7 +182,7 @@ class Sifted:
 @pytest.mark.timeout(2700)
 def test_killed_runners_reject_every_row_once(tmp_path: Path) -> None:
     """In front of a table, where rows and rejected ones have transactions of their own: kill -9 at any moment."""
-    numbers = range(3_000)
+    numbers = range(1_500)
     with serving(tmp_path / "data") as server, Client(f"http://127.0.0.1:{server.port}") as client:
         sifted = Sifted(client, tmp_path)
         client.append_many("numbers", [n if n % 10 == 5 else {"n": n} for n in numbers])
@@ -199,12 +199,12 @@ def test_killed_runners_reject_every_row_once(tmp_path: Path) -> None:
                 "batch_records": 250,
             },
         )
-        for at_least in (1, 800):
+        for at_least in (1, 300):
             with running(server.port, tmp_path) as runner:
                 until(lambda at_least=at_least: len(sifted.topic("odd")) >= at_least, lambda: runner.log)
                 runner.kill()
         with running(server.port, tmp_path) as runner:
-            until(lambda: len(sifted.even()) >= 1_500, lambda: runner.log)
+            until(lambda: len(sifted.even()) >= 750, lambda: runner.log)
             assert runner.terminate() == 0
         assert sifted.even() == [n for n in numbers if n % 2 == 0]
         assert sorted(row["n"] for row in sifted.topic("odd")) == [n for n in numbers if n % 2 and n % 10 != 5]

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.serving import Client, ServerProcess, serving
+from tests.spark.bounds import bounded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(720)]
 
@@ -190,7 +191,7 @@ def test_a_stream_takes_its_history_from_files(
         "url": f"http://127.0.0.1:{alive.port}",
         "subscribe": "orders",
         "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": 1_500,
+        **bounded(1_500),
     }
     source = spark.readStream.format("topics").options(**options).load()
     assert sorted(row.seq for row in drained(source)) == list(range(1, 4_001))

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.serving import ServerProcess, free_port
+from tests.spark.bounds import needs_bounds
 from tests.spark.running import Job, contents, fill, running
 from topics.client import Client, TopicsError
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800)]
+# Without bounds all records are one batch, and none comes before it is there.
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800), needs_bounds]
 
 ROUNDS = int(os.environ.get("TOPICS_TORTURE", "1"))
 RECORDS = 400

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.serving import Client
+from tests.spark.bounds import needs_bounds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(720)]
 
@@ -56,6 +57,7 @@ def test_a_stream_starts_where_requested(stream: Stream, drained: Drained, clien
     assert drained(stream(subscribe=topic, startingTimestamp=stamp + 10**7), "c") == []
 
 
+@needs_bounds
 def test_batches_keep_the_limit_and_share_it_by_what_each_topic_has(
     stream: Stream, drained: Drained, client: Client, topic: str
 ) -> None:
@@ -72,6 +74,7 @@ def test_batches_keep_the_limit_and_share_it_by_what_each_topic_has(
     ]
 
 
+@needs_bounds
 def test_the_progress_tells_the_lag_of_every_topic(
     stream: Stream, drained: Drained, client: Client, topic: str
 ) -> None:
@@ -209,6 +212,7 @@ def test_records_lost_while_the_stream_was_away_fail_it_or_are_left_out(
     assert seqs(drained(stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss="false"))) == [7, 8, 9, 10]
 
 
+@needs_bounds
 def test_a_minimum_is_waited_for_but_not_for_ever(
     stream: Stream, running: Callable[..., Running], client: Client, topic: str
 ) -> None:

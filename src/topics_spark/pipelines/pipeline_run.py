@@ -11,10 +11,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from topics.model.requests.pipelines import LOG_LINES_MAX, LOG_MESSAGE_CHARS_MAX
+from topics.model.requests.pipelines import JOBS, LOG_LINES_MAX, LOG_MESSAGE_CHARS_MAX
 from topics_spark.errors import NeedsDecision
 from topics_spark.pipelines.assignment import DEAD_LETTER, NOT_MET, OBSERVED, Assignment
 from topics_spark.pipelines.schedule import Schedule
+from topics_spark.source.limits import LIMITED
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -51,6 +52,10 @@ class PipelineRun:
         trigger = assignment.definition.trigger
         self._once = trigger is not None and bool(trigger.once)
         self._schedule = Schedule(trigger.cron) if trigger is not None and trigger.cron else None
+        # Spark 4.1 ends after one batch, which may be one that is repeated after a crash: a second run has the rest.
+        ends = self._once or self._schedule is not None
+        self._runs = 1 if LIMITED or not ends or assignment.definition.use in JOBS else 2
+        self._ran = 0
         # when to start next, by the clock of `poll`; None: not again
         self._due_s: float | None = self._first_due_s()
         self._pause_s = PAUSE_S_FIRST
@@ -156,7 +161,8 @@ class PipelineRun:
             self._failed(error)
             return
         self._pause_s = PAUSE_S_FIRST
-        self._due_s = self._next_due_s()
+        self._ran = (self._ran + 1) % self._runs
+        self._due_s = self._clock() if self._ran else self._next_due_s()
         self.state, self.last_error = "idle", None
         if self._due_s is None and not self._once:
             # A continuous query that ended without an error was stopped by something else.

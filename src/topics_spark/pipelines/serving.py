@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Collection, Mapping
@@ -13,12 +15,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from topics_spark.class_archive import is_making, names_archive
 from topics_spark.commands import point_at
 from topics_spark.pipelines.assignment import RunnerConfig
 from topics_spark.pipelines.guard import SESSION_SETTINGS
 from topics_spark.pipelines.leases import RENEW_S
 from topics_spark.source.progress import waiting
-from topics_spark.start import settings
+from topics_spark.start import MASTER_DEFAULT, prepare, settings
 
 if TYPE_CHECKING:
     from topics.cli.connection import Access
@@ -28,6 +31,8 @@ JAVA: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+# To write an archive of its classes takes Java some seconds.
+JAVA_END_S_MAX: Final = 60.0
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # Checkpoints are written per batch; small ones make a short trigger possible.
 SETTINGS: Final[Mapping[str, str]] = {
@@ -63,14 +68,32 @@ def serve(
         for directory in (config.state_dir, config.tables_dir):
             if "://" not in directory:
                 Path(directory).mkdir(parents=True, exist_ok=True)
+        prepare(
+            os.environ,
+            master or os.environ.get("SPARK_MASTER") or MASTER_DEFAULT,
+            "pipelines",
+            make_archive=not names_archive(conf),
+        )
         with waiting("starting Spark", "Spark is ready"):
             spark: Any = session("topics pipelines", master=master, config={**SETTINGS, **conf})
         # Spark's own handler would end the process before queries are drained.
         _stop_on_signals(stop)
+        java: Any = spark.sparkContext._gateway
         try:
             Runner(spark, client, config, name, names).run(stop)
         finally:
             spark.stop()
+            if is_making(os.environ):
+                _wait_for_java(java)
+
+
+def _wait_for_java(gateway: Any) -> None:
+    """A service manager and a container kill what is left when the runner has ended."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        gateway.shutdown()
+        # Java ends with its standard input.
+        gateway.proc.stdin.close()
+        gateway.proc.wait(JAVA_END_S_MAX)
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -18,7 +18,7 @@ from topics_spark.open_tables.schemas import evolved
 from topics_spark.pipelines import tables
 from topics_spark.pipelines.assignment import RunnerConfig
 from topics_spark.source.limits import LIMITED
-from topics_spark.source.rows import columns_apart
+from topics_spark.source.row_types import columns_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

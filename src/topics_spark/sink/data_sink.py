@@ -20,7 +20,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -30,8 +30,10 @@ from topics.client import Client, TopicsError
 from topics.client.errors import BatchTooLarge, Forbidden, PayloadTooLarge
 from topics_spark.errors import OptionError, ServerFailed
 from topics_spark.options import FOREIGN, URL_DEFAULT, number
-from topics_spark.sink.outgoing import RecordWriter
-from topics_spark.source.server import link_to
+from topics_spark.source.links import link_to
+
+if TYPE_CHECKING:
+    from topics_spark.sink.outgoing import RecordWriter
 
 log = logging.getLogger("topics_spark")
 
@@ -150,7 +152,9 @@ class Writing:
         self._record_writer()
 
     def _record_writer(self) -> RecordWriter:
-        """Made where it is used: it has functions, which cannot be pickled."""
+        """Made where it is used: its functions cannot be pickled, and a commit does without importing Arrow."""
+        from topics_spark.sink.outgoing import RecordWriter
+
         return RecordWriter(self._schema, topic=self._options.topic, plain_text=self._options.plain_text)
 
     def version_of_run(self, app: str, number: int, run_id: str | None) -> Version:

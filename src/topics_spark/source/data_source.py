@@ -1,23 +1,25 @@
-"""The data source `topics`: schemas, readers and writers for Spark."""
+"""The data source `topics`: schemas, readers and writers for Spark.
+
+Spark starts a process of Python for each step: one finds this class, one asks for the schema. What they do not need is
+imported where it is used.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructField, StructType
 
 from topics_spark.errors import NoTable, OptionError
 from topics_spark.options import SourceOptions
-from topics_spark.source.backends import backend_of
-from topics_spark.source.planning import batch_ranges
-from topics_spark.source.reading import read_share
-from topics_spark.source.rows import Batch, RowBuilder, row_ddl, row_type
+from topics_spark.source.row_types import row_ddl, row_type
 
 if TYPE_CHECKING:
     from topics_spark.sink.data_sink import BatchWriter, StreamWriter
+    from topics_spark.source.reading import TopicsReader
     from topics_spark.source.stream import TopicsStreamReader
 
 # Samples for an inferred schema come from at most this many topics.
@@ -41,6 +43,7 @@ class TopicsSource(DataSource):
 
     def _inferred(self, options: SourceOptions) -> StructType:
         from topics_spark.payloads import inference
+        from topics_spark.source.backends import backend_of
 
         kept = None if options.schema_location is None else inference.SchemaFile(options)
         if kept is not None and (schema := kept.load()) is not None:
@@ -55,7 +58,9 @@ class TopicsSource(DataSource):
             kept.store(schema)
         return schema
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> TopicsReader:
+        from topics_spark.source.reading import TopicsReader
+
         check_not_table(self.options)
         return TopicsReader(schema, SourceOptions.parse(self.options))
 
@@ -89,20 +94,3 @@ def check_not_table(options: Mapping[str, str]) -> None:
     """Options of a table of the catalog begin with this word."""
     if any(name.lower().startswith("option.") for name in options):
         raise NoTable
-
-
-class TopicsReader(DataSourceReader):
-    """A batch: the ranges are fixed when Spark plans the query, and then read by tasks."""
-
-    def __init__(self, schema: StructType, options: SourceOptions) -> None:
-        self._schema = schema
-        self._options = options
-        # Reports an invalid schema before any task runs.
-        RowBuilder(schema, options)
-
-    def partitions(self) -> list[InputPartition]:
-        with contextlib.closing(backend_of(self._options)) as backend:
-            return backend.shares(batch_ranges(backend, self._options))
-
-    def read(self, partition: InputPartition) -> Iterator[Batch]:
-        return read_share(partition, self._schema, self._options)

@@ -1,54 +1,25 @@
-"""Rows of a topic: their columns and types, and Arrow batches made from rendered records."""
+"""Rows of a topic: Arrow batches made from columns of records."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import DataType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import StructType
 
-from topics_spark.errors import MalformedPayload, SchemaError
+from topics_spark.errors import MalformedPayload
 from topics_spark.options import SourceOptions
 from topics_spark.payloads.arrow_types import arrow_schema
 from topics_spark.payloads.decoding import PayloadParser
+from topics_spark.source.row_types import TYPES, check_rows
 
 # Arrow has no type stubs.
 Column: TypeAlias = Any
 Batch: TypeAlias = Any
-
-TYPES: Final[Mapping[str, DataType]] = {
-    "topic": StringType(),
-    "seq": LongType(),
-    "ts": TimestampType(),
-    "node": StringType(),
-    "tag": StringType(),
-    "data": StringType(),
-    "meta": StringType(),
-}
-
-
-def row_ddl(options: SourceOptions, payload: str | None) -> str:
-    """The schema of the rows as DDL, which only Spark's own parser can read; `payload` is the DDL of `data`."""
-    return ", ".join(
-        f"data {payload}" if name == "data" and payload is not None else f"`{name}` {row_type(name).simpleString()}"
-        for name in options.columns
-    )
-
-
-def row_type(name: str, payload: DataType | None = None) -> DataType:
-    """The type of a column; a column that is not in the table has corrupt payloads."""
-    return payload if name == "data" and payload is not None else TYPES.get(name, StringType())
-
-
-def columns_apart(fields: Sequence[str], taken: Iterable[str]) -> list[str]:
-    """The fields of a payload that can be columns: those whose names are unique, whatever their case."""
-    uses = Counter(name.lower() for name in (*fields, *taken))
-    return [name for name in fields if uses[name.lower()] == 1]
 
 
 class Records(NamedTuple):
@@ -125,14 +96,3 @@ class RowBuilder:
             columns = {name: column.filter(good) for name, column in columns.items()}
             count = len(columns["data"])
         return columns, count
-
-
-def check_rows(schema: StructType, options: SourceOptions) -> None:
-    for field in schema.fields:
-        allowed = TYPES.get(field.name)
-        if field.name == options.corrupt_column and "data" in schema.fieldNames():
-            allowed = StringType()
-        if allowed is None:
-            raise SchemaError(f"rows of a topic have no column {field.name!r}, only {', '.join(TYPES)}")
-        if field.dataType != allowed and not (field.name == "data" and isinstance(field.dataType, StructType)):
-            raise SchemaError(f"column {field.name!r} is {allowed.simpleString()}, not {field.dataType.simpleString()}")

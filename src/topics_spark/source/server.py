@@ -4,14 +4,12 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
-from topics.client import Client, NotAcceptable, TopicsError
+from topics.client import NotAcceptable, TopicsError
 from topics.client.errors import TopicNotFound
 from topics.client.exporting import ExportEnd
 from topics.client.sync.export import Export
@@ -20,6 +18,7 @@ from topics_spark.errors import DataLost, ServerFailed
 from topics_spark.options import SourceOptions, Subscription
 from topics_spark.payloads.columns import line_columns
 from topics_spark.source.arrow_export import ArrowSlices, Gap
+from topics_spark.source.links import link_to
 from topics_spark.source.loss import gap_text, report_loss
 from topics_spark.source.offsets import Head
 from topics_spark.source.ranges import Range
@@ -28,29 +27,10 @@ from topics_spark.source.rows import Records
 log = logging.getLogger("topics_spark")
 
 CHUNK_BYTES = 2 * 1024 * 1024
-# A Python worker runs many tasks; few of them use more than one server.
-CLIENTS_MAX = 8
 
 
 class GapLine(msgspec.Struct, frozen=True):
     tombstone: Gap
-
-
-@dataclass(slots=True)
-class Link:
-    """A client, and whether its server sends Arrow, as far as this process knows."""
-
-    client: Client
-    has_arrow: bool = True
-
-
-@functools.lru_cache(maxsize=CLIENTS_MAX)
-def link_to(url: str, key: str | None, timeout_s: float) -> Link:
-    """Kept for the life of the process: connecting costs more than a small batch.
-
-    A server that cannot be reached is tried again for as long as an answer may take.
-    """
-    return Link(Client(url, key, timeout_s=timeout_s, retry_s_max=timeout_s))
 
 
 class Server:

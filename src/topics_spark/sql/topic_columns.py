@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from topics_spark.options import COLUMNS
-from topics_spark.source.rows import columns_apart, row_type
+from topics_spark.source.row_types import columns_apart, row_type
 
 if TYPE_CHECKING:
     from topics_spark.sql.parsing import Question

@@ -25,7 +25,8 @@ from topics_spark.pipelines.building import build
 from topics_spark.pipelines.pipeline_run import words_of
 from topics_spark.pipelines.quality.expectations import accepted_rows, rejected_records
 from topics_spark.pipelines.sources import with_payload_columns
-from topics_spark.source.rows import Records, RowBuilder, row_ddl
+from topics_spark.source.row_types import row_ddl
+from topics_spark.source.rows import Records, RowBuilder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
