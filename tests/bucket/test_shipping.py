@@ -513,3 +513,33 @@ def test_while_a_snapshot_is_uploaded_a_write_waits_no_longer_than_else(
         rig.finish(submitted(rig, "r", "the interval has passed since the last piece"))
     finally:
         goes_on.set()
+
+
+def test_a_bucket_that_is_away_is_not_asked_more_often_while_there_are_writes(
+    interrupted: Interrupted, opened: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = opened("a", bucket_lease_ms=LEASE_MS)
+    rig.append("d", 1)
+    until_shipped(rig)
+    monkeypatch.setattr(shipping, "RETRY_S_MIN", PATIENCE_S)
+    monkeypatch.setattr(shipping, "RETRY_S_MAX", PATIENCE_S)
+    copy = shipping_of(rig)
+    # The thread takes up the new pause after a request that succeeds.
+    rig.append("d", 2)
+    until_shipped(rig)
+    asked: list[str] = []
+
+    def refuse_and_note(key: str) -> None:
+        asked.append(key)
+        refuse(key)
+
+    interrupted.before = refuse_and_note
+    rig.append("d", 3)
+    rig.wait_until(lambda: copy.away_since_s is not None)
+    for number in range(20):
+        submitted(rig, "d", number)
+    assert len(asked) == 1
+    interrupted.before = nothing
+    with copy._changed:
+        copy._changed.notify()
+    until_shipped(rig)

@@ -41,7 +41,7 @@ from topics.storage.wal.wal import LogSpan, Wal
 
 logger = logging.getLogger("topics.bucket")
 
-RETRY_S_MIN, RETRY_S_MAX = 0.1, 5.0
+RETRY_S_MIN, RETRY_S_MAX = 0.1, 1.0
 # How long a stop waits for the bucket, and then for a request that is under way.
 STOP_S, LAST_REQUEST_S = 10.0, 2.0
 # A lease is renewed this many times before it would end.
