@@ -19,14 +19,14 @@ from topics.engine.core.pending import PendingChange
 from topics.model.requests.records import append_decoder, decode_body
 from topics.storage.bucket import shipping
 from topics.storage.bucket.chain import SnapshotManifest, read_manifest, snapshots_in
-from topics.storage.bucket.piece_queue import WANTED_SHARES
+from topics.storage.bucket.piece_queue import WANTED_SHARES, PieceQueue
 from topics.storage.bucket.shipping import Shipping
 
 THREAD = "topics-bucket"
 
 
-def payloads(rig: Rig) -> list[Any]:
-    return [record["data"] for record in rig.records("t")]
+def payloads(rig: Rig, topic: str = "t") -> list[Any]:
+    return [record["data"] for record in rig.records(topic)]
 
 
 def close_without_last_snapshot(rig: Rig, interrupted: Interrupted) -> None:
@@ -543,3 +543,16 @@ def test_a_bucket_that_is_away_is_not_asked_more_often_while_there_are_writes(
     with copy._changed:
         copy._changed.notify()
     until_shipped(rig)
+
+
+def test_a_start_that_waits_for_the_bucket_does_not_wait_for_the_interval(
+    interrupted: Interrupted, opened: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = opened("a")
+    rig.append("d", 1)
+    until_shipped(rig)
+    die(rig, interrupted)
+    monkeypatch.setattr(shipping, "PieceQueue", lambda _interval_s, piece_bytes: PieceQueue(1e9, piece_bytes))
+    elsewhere = opened("b")
+    assert shipping_of(elsewhere).is_complete, "which seqs are skipped is in the bucket"
+    assert payloads(elsewhere, "d") == [1]
