@@ -33,7 +33,7 @@ def opened(tmp_path: Path, interrupted: Interrupted) -> Iterator[Callable[..., R
 
     def open_rig(name: str, **more: Any) -> Rig:
         url = f"file://{tmp_path}/bucket"
-        rigs.append(Rig(tmp_path / name, bucket=url, bucket_piece_ms=1, bucket_lease_ms=1_000, **more))
+        rigs.append(Rig(tmp_path / name, **{"bucket": url, "bucket_piece_ms": 1, "bucket_lease_ms": 1_000, **more}))
         return rigs[-1]
 
     yield open_rig

@@ -8,6 +8,7 @@ from topics.cli.settings_page import toml_lines
 from topics.model.setting_types import WrongSetting, shown_url
 from topics.model.settings import Settings
 from topics.storage.bucket.connecting import connect
+from topics.storage.bucket.object_store import reason_of
 
 SECRET = "s3cr3t"
 
@@ -37,3 +38,41 @@ def test_an_address_with_a_secret_is_refused_and_the_secret_is_not_printed(url: 
 def test_an_address_without_one_is_printed_as_it_is(url: str) -> None:
     assert shown_url(url) == url
     assert f'bucket = "{url}"' in toml_lines(Settings(bucket=url), None)
+
+
+# What the library reports of an answer, and of none.
+ANSWERED = (
+    "{first} Error performing PUT http://h/b/k in 1ms - Server returned non-2xx status code: {status}: <?xml?>\n{body}"
+)
+SILENT = (
+    "Generic S3 error: Error performing PUT http://h/b/k in 3s - HTTP error: error sending request\n\nkind: {kind},"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        (
+            ANSWERED.format(
+                first="Denied:", status="403 Forbidden", body=f"<Code>AccessDenied</Code><Key>{SECRET}</Key>"
+            ),
+            "access is denied (403 AccessDenied): Denied: Error performing",
+        ),
+        (
+            ANSWERED.format(first="Generic:", status="503 Slow Down", body=""),
+            "too many requests, or not available for now (503): Generic: ",
+        ),
+        (
+            ANSWERED.format(first="Generic:", status="500 Error", body="<Code>InternalError</Code>"),
+            "the bucket answered with an error (500 InternalError): ",
+        ),
+        (SILENT.format(kind="Timeout"), "no answer in time: Generic S3 error: "),
+        (SILENT.format(kind="Connect"), "no connection: Generic S3 error: "),
+        ("something else\nand more", "something else"),
+    ],
+)
+def test_an_error_begins_in_plain_words_and_is_one_line(text: str, plain: str) -> None:
+    found = reason_of(RuntimeError(text))
+    assert found.startswith(plain)
+    assert "\n" not in found
+    assert SECRET not in found

@@ -61,12 +61,17 @@ def test_bad_settings_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytes
 
     assert "cannot write to it" in refused("s3://nosuchbucket/p")
     assert "check that it exists" in refused("s3://nosuchbucket/p")
+    assert "not found (404 NoSuchBucket): " in refused("s3://nosuchbucket/p")
     assert "contains credentials" in refused(f"s3://key:{SECRET}@bkt/p")
     assert "it must be s3://" in refused("ftp://bkt/p")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    assert "the rights of the credentials" in refused("s3://bkt/p")
+    denied = refused("s3://bkt/p")
+    assert "access is denied (403 SignatureDoesNotMatch): " in denied
+    assert "the rights of the credentials" in denied
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    assert "the endpoint" in refused("s3://bkt/p")
+    unreachable = refused("s3://bkt/p")
+    assert "no connection: " in unreachable
+    assert "the endpoint" in unreachable
 
 
 def test_credentials_are_not_shown(tmp_path: Path) -> None:

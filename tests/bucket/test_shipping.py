@@ -8,21 +8,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.bucket.interrupted import Interrupted, die, nothing, refuse, shipping_of, until_shipped
 from tests.engine.rig import Rig
 from tests.faults import QuickDisk
 from tests.patience import PATIENCE_S
+from topics.engine.core.pending import PendingChange
+from topics.model.requests.records import append_decoder, decode_body
 from topics.storage.bucket import shipping
 from topics.storage.bucket.chain import SnapshotManifest, read_manifest, snapshots_in
+from topics.storage.bucket.piece_queue import WANTED_SHARES, PieceQueue
+from topics.storage.bucket.shipping import Shipping
 from topics.storage.disk import Buffer
 
 THREAD = "topics-bucket"
 
 
-def payloads(rig: Rig) -> list[Any]:
-    return [record["data"] for record in rig.records("t")]
+def payloads(rig: Rig, topic: str = "t") -> list[Any]:
+    return [record["data"] for record in rig.records(topic)]
 
 
 def close_without_last_snapshot(rig: Rig, interrupted: Interrupted) -> None:
@@ -400,3 +405,179 @@ def test_the_lease_is_renewed_as_soon_as_the_log_is_read(tmp_path: Path) -> None
         shipping = shipping_of(rig)
         rig.wait_until(lambda: shipping._seen.primary.beat == 1)
         rig.close()
+
+
+LONG_MS, LEASE_MS = 60_000, 600_000
+
+
+class HeldClock:
+    """The clock of a shipping thread, which stands still until a test moves it on."""
+
+    def __init__(self, copy: Shipping) -> None:
+        self.now_s = copy._clock()
+        self._copy = copy
+        copy._clock = lambda: self.now_s
+
+    def advance(self, seconds: float) -> None:
+        with self._copy._changed:
+            self.now_s += seconds
+            self._copy._changed.notify()
+
+
+def submitted(rig: Rig, topic: str, payload: Any) -> PendingChange:
+    """An append that is synced and handed over to the shipping thread, and not waited for."""
+    request = decode_body(append_decoder, msgspec.json.encode({"records": [{"data": payload}]}))
+    change = rig.engine.append(topic, request)
+    rig.store.flush()
+    rig.store.syncer.want_sync(change.position)
+    rig.wait_until(lambda: shipping_of(rig)._offered_to >= change.position)
+    return change
+
+
+def piece_due_in_s(rig: Rig, clock: HeldClock) -> float:
+    with shipping_of(rig)._changed:
+        return shipping_of(rig)._queue.due_s() - clock.now_s
+
+
+def held(opened: Callable[..., Rig], **more: Any) -> tuple[Rig, HeldClock]:
+    """A store whose pieces are far apart, just after one that a write had waited for."""
+    rig = opened("a", bucket_piece_ms=LONG_MS, bucket_lease_ms=LEASE_MS, **more)
+    rig.wait_until(lambda: shipping_of(rig)._seen.primary.beat == 1)
+    clock = HeldClock(shipping_of(rig))
+    # The first write after a pause is not kept waiting.
+    rig.configure("r", durability="replicated")
+    return rig, clock
+
+
+def test_while_a_write_waits_the_next_piece_leaves_after_a_tenth_of_the_interval(
+    interrupted: Interrupted, opened: Callable[..., Rig]
+) -> None:
+    rig, clock = held(opened)
+    pieces = shipping_of(rig).pieces_total
+    changes = [submitted(rig, "r", number) for number in range(3)]
+    assert piece_due_in_s(rig, clock) == pytest.approx(LONG_MS / 1000 / WANTED_SHARES)
+    assert not any(change.done for change in changes)
+    clock.advance(LONG_MS / 1000 / WANTED_SHARES)
+    rig.wait_until(lambda: all(change.done for change in changes))
+    assert shipping_of(rig).pieces_total == pieces + 1
+
+
+def test_what_is_written_while_a_piece_is_on_its_way_leaves_when_that_is_answered(
+    interrupted: Interrupted, opened: Callable[..., Rig]
+) -> None:
+    rig, clock = held(opened)
+    on_its_way, goes_on = threading.Event(), threading.Event()
+
+    def hold_up(key: str) -> None:
+        on_its_way.set()
+        assert goes_on.wait(PATIENCE_S)
+
+    interrupted.before = hold_up
+    clock.advance(LONG_MS / 1000)
+    first = submitted(rig, "r", "first")
+    assert on_its_way.wait(PATIENCE_S)
+    pieces = shipping_of(rig).pieces_total
+    # The bucket takes longer for a piece than they are apart.
+    clock.advance(LONG_MS / 1000 / WANTED_SHARES)
+    rest = [submitted(rig, "r", number) for number in range(3)]
+    assert piece_due_in_s(rig, clock) <= 0
+    goes_on.set()
+    rig.wait_until(lambda: first.done and all(change.done for change in rest))
+    assert shipping_of(rig).pieces_total == pieces + 2
+
+
+def test_what_nobody_waits_for_leaves_after_the_interval_counted_from_before_its_sync(
+    interrupted: Interrupted, opened: Callable[..., Rig]
+) -> None:
+    rig, clock = held(opened)
+    rig.append("d", 1)
+    shipping_of(rig).poll()
+    clock.advance(LONG_MS / 3000)
+    rig.append("d", 2)
+    submitted(rig, "d", 3)
+    assert piece_due_in_s(rig, clock) == pytest.approx(LONG_MS / 1000 - LONG_MS / 3000)
+    pieces = shipping_of(rig).pieces_total
+    clock.advance(LONG_MS / 1000 - LONG_MS / 3000)
+    until_shipped(rig)
+    assert shipping_of(rig).pieces_total == pieces + 1
+
+
+def test_the_lease_is_renewed_while_a_piece_is_not_due(interrupted: Interrupted, opened: Callable[..., Rig]) -> None:
+    rig, clock = held(opened)
+    rig.append("d", "waits for its piece")
+    submitted(rig, "d", "so does this")
+    clock.advance(1.0)
+    copy = shipping_of(rig)
+    before = copy._seen.primary.beat
+    assert piece_due_in_s(rig, clock) > 1
+    with copy._changed:
+        copy._renew_at_s = clock.now_s
+        copy._changed.notify()
+    rig.wait_until(lambda: copy._seen.primary.beat > before)
+    assert copy.status.lag_bytes, "the piece still waits"
+
+
+def test_while_a_snapshot_is_uploaded_a_write_waits_no_longer_than_else(
+    interrupted: Interrupted, opened: Callable[..., Rig]
+) -> None:
+    rig, clock = held(opened)
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang(key: str) -> None:
+        if key.startswith("files/"):
+            hangs.set()
+            assert goes_on.wait(PATIENCE_S)
+
+    interrupted.before = hang
+    clock.advance(LONG_MS / 1000)
+    rig.finish(submitted(rig, "r", "so that a snapshot has something new"))
+    rig.checkpoint()
+    rig.wait_until(hangs.is_set)
+    clock.advance(LONG_MS / 1000)
+    try:
+        rig.finish(submitted(rig, "r", "the interval has passed since the last piece"))
+    finally:
+        goes_on.set()
+
+
+def test_a_bucket_that_is_away_is_not_asked_more_often_while_there_are_writes(
+    interrupted: Interrupted, opened: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = opened("a", bucket_lease_ms=LEASE_MS)
+    rig.append("d", 1)
+    until_shipped(rig)
+    monkeypatch.setattr(shipping, "RETRY_S_MIN", PATIENCE_S)
+    monkeypatch.setattr(shipping, "RETRY_S_MAX", PATIENCE_S)
+    copy = shipping_of(rig)
+    # The thread takes up the new pause after a request that succeeds.
+    rig.append("d", 2)
+    until_shipped(rig)
+    asked: list[str] = []
+
+    def refuse_and_note(key: str) -> None:
+        asked.append(key)
+        refuse(key)
+
+    interrupted.before = refuse_and_note
+    rig.append("d", 3)
+    rig.wait_until(lambda: copy.away_since_s is not None)
+    for number in range(20):
+        submitted(rig, "d", number)
+    assert len(asked) == 1
+    interrupted.before = nothing
+    with copy._changed:
+        copy._changed.notify()
+    until_shipped(rig)
+
+
+def test_a_start_that_waits_for_the_bucket_does_not_wait_for_the_interval(
+    interrupted: Interrupted, opened: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = opened("a")
+    rig.append("d", 1)
+    until_shipped(rig)
+    die(rig, interrupted)
+    monkeypatch.setattr(shipping, "PieceQueue", lambda _interval_s, piece_bytes: PieceQueue(1e9, piece_bytes))
+    elsewhere = opened("b")
+    assert shipping_of(elsewhere).is_complete, "which seqs are skipped is in the bucket"
+    assert payloads(elsewhere, "d") == [1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.bucket.s3_server import S3Server, s3_server
-from tests.bucket.standbys import Servers, until_primary, until_sees
+from tests.bucket.standbys import Servers, until, until_primary, until_sees
 from tests.bucket.test_lost_machine import everything
 
 ROUNDS = 3
@@ -37,5 +37,27 @@ def test_standbys_take_over_one_after_the_other(tmp_path: Path, s3: S3Server, mo
             primary.kill()
             assert everything(until_primary(standby), "r") == list(range(1, number + 1))
             primary = standby
+    finally:
+        servers.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_standby_says_that_the_bucket_is_away(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.environ.items():
+        monkeypatch.setenv(name, value)
+    servers = Servers(tmp_path)
+    environ = {"bucket": "s3://bkt/away", "bucket_takeover": "manual"}
+    try:
+        servers.primary("a", **environ).client().append("t", 1)
+        client = servers.standby("b", **environ).client()
+        until_sees(client, "t", 1)
+        assert client.get("/v0/overview").json["attention"] == []
+        s3.kill()
+        found = until(lambda: client.get("/v0/overview").json["attention"])
+        assert [finding["problem"] for finding in found] == ["bucket_away"]
+        assert "what this standby shows is that old" in found[0]["text"]
+        s3.start_again()
+        until(lambda: not client.get("/v0/overview").json["attention"])
     finally:
         servers.end()

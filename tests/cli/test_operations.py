@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.bucket.standbys import until
 from tests.certificates import Authority
 from tests.client.scripted import ScriptedServer, answer, error
 from tests.launching import run
@@ -204,3 +205,24 @@ def test_a_write_to_a_standby_says_where_to_go() -> None:
         done = command("append", "t", "1", url=standby.url)
     assert done.returncode == 5
     assert "name the primary with --url" in done.stderr.decode()
+
+
+def test_status_shows_a_bucket_that_is_away(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    with serving(tmp_path / "a", bucket=f"file://{bucket}") as server:
+
+        def status() -> str:
+            done = command("server", "status", url=f"http://127.0.0.1:{server.port}")
+            text = done.stdout.decode()
+            assert done.returncode == ("warning: " in text)
+            return text
+
+        assert "bucket" not in status()
+        bucket.rename(tmp_path / "gone")
+        server.client().append("t", "waits")
+        text = until(lambda: "warning: " in (found := status()) and found)
+        assert "warning: The bucket has not answered for " in text
+        assert "the log waits on disk" in text
+        (tmp_path / "gone").rename(bucket)
+        until(lambda: "warning: " not in status())

@@ -145,7 +145,10 @@ class Settings:
         kind="text",
     )
     bucket_piece_ms: int = setting(
-        50, "Time after which a piece of the log is sent to the bucket.", at_least=1, at_most=60_000
+        50,
+        "Time after which a piece of the log is sent to the bucket; a tenth of it while `replicated` writes wait.",
+        at_least=1,
+        at_most=60_000,
     )
     bucket_piece_bytes: int = setting(
         1 * MIB, "Bytes after which a piece of the log is sent to the bucket.", at_least=1, at_most=64 * MIB

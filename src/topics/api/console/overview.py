@@ -36,6 +36,7 @@ WAITS_MS_MAX = 300_000
 # A worker that polls asks more often than this; one that waits or works is counted anyway.
 UNCLAIMED_MS_MAX = 15_000
 LAG_MAX = 10_000
+BUCKET_AWAY_MS_MAX = 2_000
 DISK_FREE_SHARE_MIN = 0.1
 PIPELINES_MAX = 1_000
 SEVERITIES = ("error", "warning", "notice")
@@ -133,9 +134,10 @@ class Overview:
         """What is not about a topic."""
         store = self._store
         if store.commit_log.read_only is not None:
-            yield Finding(
-                "error", "server", "", "read_only", 1, "The server is read-only since a sync of its log failed"
-            )
+            fenced = store.shipping.fenced if store.shipping is not None else None
+            since = "since a sync of its log failed" if fenced is None else f"because {fenced.message}"
+            yield Finding("error", "server", "", "read_only", 1, f"The server is read-only {since}")
+        yield from _of_bucket(store)
         if principal.sees_all_names:
             total, free = disk_bytes(self._data_dir)
             if free < DISK_FREE_SHARE_MIN * total:
@@ -172,6 +174,25 @@ class Overview:
             elif status.state != "stopped" and not pipelines.is_up(status):
                 text = f"Nothing was heard of the runner of pipeline {state.name} lately"
                 yield Finding("warning", "pipeline", state.name, "silent", status.ts, text)
+
+
+def _of_bucket(store: Store) -> Iterator[Finding]:
+    """Whether the copy in the bucket is made, or followed; a request that fails once is repeated within this time."""
+    away_ms, goes_on = 0, ""
+    if store.standby is not None:
+        following = store.standby.following
+        if following.away_since_s is not None:
+            away_ms = int(1000 * (following.clock_s() - following.away_since_s))
+        goes_on = "what this standby shows is that old"
+    elif store.shipping is not None:
+        away_ms = store.shipping.away_ms
+        goes_on = "the log waits on disk, and so do writes with durability replicated"
+        if not store.shipping.whole:
+            text = "The copy in the bucket has a gap, which ends with the next snapshot"
+            yield Finding("warning", "server", "", "bucket_gap", store.shipping.status.lag_bytes, text)
+    if away_ms > BUCKET_AWAY_MS_MAX:
+        text = f"The bucket has not answered for {span(away_ms)}: {goes_on}"
+        yield Finding("warning", "server", "", "bucket_away", away_ms, text)
 
 
 class Survey:

@@ -359,6 +359,8 @@ class Store:
         """
         shipping = self.shipping
         assert shipping is not None
+        self.syncer.want_sync(self.wal.written_to)
+        shipping.want(self.wal.written_to)
         while shipping.shipped_to < self.wal.written_to and (shipping.whole or replicated_topics(self.state)):
             self.settle()
             if shipping.fenced is not None:

@@ -2,18 +2,19 @@
 
 Credentials come from where the programs of each provider look: the environment, for S3 also the profile in
 `~/.aws`, and the machine's own role. None is a setting of ours, so none can be shown or logged by us; an error is cut
-to its first line, because the rest may describe the whole request.
+to its first line, because the rest may describe the whole request, and begins in plain words.
 """
 
 from __future__ import annotations
 
 import configparser
 import os
+import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from topics.model.extras import install_command
 from topics.model.setting_types import WrongSetting
@@ -30,6 +31,16 @@ REQUEST_S = 10.0
 CONNECT_S = 3.0
 DELETES_AT_ONCE = 100
 CHUNK_BYTES = 5 << 20
+# In what the library reports of an answer: its status, and S3's name of the error in its body.
+_STATUS = re.compile(r"status code: (\d{3})\b")
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_MEANINGS: Final[Mapping[str, str]] = {
+    "401": "access is denied",
+    "403": "access is denied",
+    "404": "not found",
+    "429": "too many requests",
+    "503": "too many requests, or not available for now",
+}
 
 
 class ObjectStoreBucket:
@@ -146,9 +157,23 @@ class ObjectStoreBucket:
             NotImplementedError,
             FileNotFoundError,
         ) as error:
-            raise Refused(_first_line(error), key=key) from None
+            raise Refused(reason_of(error), key=key) from None
         except (exceptions.BaseError, OSError) as error:
-            raise Unreachable(_first_line(error), key=key) from None
+            raise Unreachable(reason_of(error), key=key) from None
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong in plain words, then what the library reports."""
+    text, first_line = str(error), _first_line(error)
+    if status := _STATUS.search(first_line):
+        code = _CODE.search(text)
+        what = _MEANINGS.get(status[1], "the bucket answered with an error")
+        return f"{what} ({status[1]}{f' {code[1]}' if code else ''}): {first_line}"
+    if "kind: Timeout" in text:
+        return f"no answer in time: {first_line}"
+    if "kind: Connect" in text:
+        return f"no connection: {first_line}"
+    return first_line
 
 
 def _first_line(error: BaseException) -> str:

@@ -7,19 +7,19 @@ Only synced bytes are shipped, so the bucket never has what the directory may lo
 which therefore wait on disk while the bucket is away: up to `backlog_bytes_max`, then the copy gets a gap and goes on
 from the next snapshot. The thread makes calls that release the interpreter lock, and hardly anything else.
 
-A piece goes when its oldest byte has waited for `piece_ms`. While a `replicated` write waits (`want`), it goes at once,
-unless the piece before it is younger than that: many writers share one.
+When a piece is due, and what it has, is decided by `piece_queue`.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import Condition, Event, Thread
+from threading import TIMEOUT_MAX, Condition, Event, Thread
 from typing import Literal, NamedTuple
 
 from topics.model.errors import TopicsError
@@ -28,6 +28,7 @@ from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, Store
 from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.keeping import Keeping, stored_files
 from topics.storage.bucket.lease import OwnLease, announce
+from topics.storage.bucket.piece_queue import PieceQueue
 from topics.storage.bucket.restoring import END_BYTES
 from topics.storage.bucket.slots import FILES, LogPiece
 from topics.storage.bucket.terms import Place, TakenOver, run, write_piece
@@ -40,7 +41,7 @@ from topics.storage.wal.wal import LogSpan, Wal
 
 logger = logging.getLogger("topics.bucket")
 
-RETRY_S_MIN, RETRY_S_MAX = 0.1, 5.0
+RETRY_S_MIN, RETRY_S_MAX = 0.1, 1.0
 # How long a stop waits for the bucket, and then for a request that is under way.
 STOP_S, LAST_REQUEST_S = 10.0, 2.0
 # A lease is renewed this many times before it would end.
@@ -79,11 +80,6 @@ class ShippingSource(NamedTuple):
     packs: Packs
 
 
-class _Waiting(NamedTuple):
-    span: LogSpan
-    since_s: float
-
-
 class Shipping:
     """The owner thread calls `poll`, `status`, `start` and `stop`; what else is here belongs to the shipping thread."""
 
@@ -110,16 +106,17 @@ class Shipping:
         # the owner's; `begun`: which seqs this server skips, because one before it may have used them, is in the log
         self.begun = False
         self._offered_to = joined.position
+        # When a sync was wanted last, and since when there are bytes that are not synced.
         self._sync_wanted_s = 0.0
-        # Changes up to here wait until they are in the bucket.
-        self._wanted_to = 0
+        self._unsynced_since_s: float | None = None
         self._pin: Pin | None = None
         # An older snapshot is in the bucket, or the log leads there without it.
         self._pinned_position = snapshots.newest_position
         # shared, under the condition
         self._changed = Condition()
-        self._spans: deque[_Waiting] = deque()
-        self._spans_bytes = 0
+        self._queue = PieceQueue(pace.piece_ms / 1000, pace.piece_bytes)
+        # Something that is due before this time wakes the thread.
+        self._wakes_before_s = -math.inf
         self._snapshot: Pin | None = None
         self._stopping, self._stop_at_s = False, 0.0
         # set by the thread, read by the owner
@@ -131,9 +128,8 @@ class Shipping:
         self.away_since_s: float | None = None
         self.fenced: TakenOver | None = None
         self.pieces_total = self.bytes_total = self.failures_total = self.gaps_total = 0
-        self._cutting_since_s: float | None = None
         # the thread's
-        self._slot, self._cut_s = 0, 0.0
+        self._slot = 0
         self._manifest_ms = 0
         self._piece: tuple[LogPiece, bytes] | None = None
         # the newest slots: which of them holds a position, a snapshot must know
@@ -169,7 +165,6 @@ class Shipping:
 
     def poll(self) -> None:
         """Hand over what is new; called again and again."""
-        self._want_sync()
         wal = self._wal
         if self.whole:
             wal.keep_from = self.shipped_to
@@ -178,12 +173,15 @@ class Shipping:
             behind = wal.full or wal.written_to - self.shipped_to > self._pace.backlog_bytes_max
             if behind and self.away_since_s is not None:
                 self._give_up()
+        self._want_sync()
         self._give_up_snapshot()
         self._poll_snapshot()
 
     def want(self, position: int) -> None:
         """A change that ends at `position` waits until it is in the bucket; its sync is under way."""
-        self._wanted_to = position
+        with self._changed:
+            self._queue.want(position)
+            self._wake()
 
     def may_answer(self) -> bool:
         """Whether this server may acknowledge writes: not if it slept past its lease, until the bucket was asked."""
@@ -200,6 +198,12 @@ class Shipping:
         return self.whole and self.shipped_to == self._wal.synced_to == self._wal.written_to
 
     @property
+    def away_ms(self) -> int:
+        """For how long the bucket has not answered; 0: it answers."""
+        since_s = self.away_since_s
+        return 0 if since_s is None else int(1000 * (self._clock() - since_s))
+
+    @property
     def status(self) -> Status:
         state: State = "ok" if self.away_since_s is None else "away"
         if self.fenced is not None:
@@ -207,37 +211,35 @@ class Shipping:
         elif not self.whole:
             state = "gap"
         with self._changed:
-            oldest = self._cutting_since_s
-            if oldest is None and self._spans:
-                oldest = self._spans[0].since_s
-        lag_ms = 0 if oldest is None else int(1000 * (self._clock() - oldest))
+            since_s = self._queue.since_s
+        lag_ms = 0 if since_s is None else int(1000 * (self._clock() - since_s))
         return Status(state, self.term, lag_ms, max(0, self._wal.written_to - self.shipped_to))
 
     def _want_sync(self) -> None:
-        """Bytes that nobody waits for are synced, and so shipped, in time."""
+        """Bytes that nobody waits for are synced, and so shipped, in time: when they have waited for an interval."""
         wal, now_s = self._wal, self._clock()
-        if wal.written_to > wal.synced_to and 1000 * (now_s - self._sync_wanted_s) >= self._pace.piece_ms:
+        if wal.written_to == wal.synced_to:
+            self._unsynced_since_s = None
+            return
+        if self._unsynced_since_s is None:
+            self._unsynced_since_s = now_s
+        if 1000 * (now_s - max(self._unsynced_since_s, self._sync_wanted_s)) >= self._pace.piece_ms:
             self._sync_wanted_s = now_s
             self._syncer.want_sync(wal.written_to)
 
     def _offer(self, spans: list[LogSpan]) -> None:
-        now_s = self._clock()
+        """The oldest byte waits since it was seen before its sync, so that the interval is waited for once."""
+        since_s = self._clock() if self._unsynced_since_s is None else self._unsynced_since_s
+        self._unsynced_since_s = None
         with self._changed:
             for span in spans:
-                last = self._spans[-1] if self._spans else None
-                if (
-                    last is not None
-                    and len(self._spans) > 1
-                    and last.span.path == span.path
-                    and last.span.to_position == span.from_position
-                    and span.to_position - last.span.from_position <= self._pace.piece_bytes
-                ):
-                    joined = last.span._replace(to_position=span.to_position)
-                    self._spans[-1] = last._replace(span=joined)
-                else:
-                    self._spans.append(_Waiting(span, now_s))
-                self._spans_bytes += span.to_position - span.from_position
+                self._queue.offer(span, since_s)
                 self._offered_to = span.to_position
+            self._wake()
+
+    def _wake(self) -> None:
+        """If something is due sooner than the thread expects; under the condition."""
+        if self._due_s() < self._wakes_before_s:
             self._changed.notify()
 
     def _give_up(self) -> None:
@@ -249,8 +251,7 @@ class Shipping:
         with self._changed:
             if self._snapshots.newest_position < self.shipped_to:
                 return
-            self._spans.clear()
-            self._spans_bytes = 0
+            self._queue.clear()
             self.whole = False
             if self._snapshot is not None and self._snapshot.position < self.shipped_to:
                 self._snapshot = None
@@ -327,7 +328,8 @@ class Shipping:
                 if self._is_over():
                     return
                 with self._changed:
-                    self._changed.wait(retry_s)
+                    # Writes go on meanwhile, and are no reason to ask more often.
+                    self._sleep(-math.inf, retry_s)
                 retry_s = min(RETRY_S_MAX, 2 * retry_s)
             else:
                 retry_s = RETRY_S_MIN
@@ -336,27 +338,25 @@ class Shipping:
     def _wait_for_work(self) -> bool:
         """Sleep until a piece is due, a snapshot can be shipped, or the lease is to be renewed; False: it is over."""
         with self._changed:
-            while True:
-                now_s = self._clock()
-                due_s = self._renew_at_s
-                if self._piece is not None or self._snapshot_is_due():
-                    return True
-                if self._spans:
-                    due_s = self._piece_due_s(now_s)
-                elif self._stopping:
+            while self._piece is None and not self._snapshot_is_due():
+                if self._stopping and not self._queue:
                     return False
-                if due_s <= now_s:
+                now_s = self._clock()
+                if self._due_s() <= now_s:
                     return not self._is_over()
-                self._changed.wait(min(due_s, self._renew_at_s) - now_s)
+                self._sleep(self._due_s(), self._due_s() - now_s)
+        return True
 
-    def _piece_due_s(self, now_s: float) -> float:
-        """When the next piece is to be cut; there is something to cut."""
-        if self._spans_bytes >= self._pace.piece_bytes or self._stopping:
-            return now_s
-        since_s = self._spans[0].since_s
-        if self._wanted_to > self.shipped_to:
-            since_s = min(since_s, self._cut_s)
-        return since_s + self._pace.piece_ms / 1000
+    def _due_s(self) -> float:
+        """When the next piece or the lease is due; under the condition."""
+        piece_s = -math.inf if self._stopping and self._queue else self._queue.due_s()
+        return min(self._renew_at_s, piece_s)
+
+    def _sleep(self, wakes_before_s: float, s_max: float) -> None:
+        """For so long, or until something is due before that time, or the server stops; under the condition."""
+        self._wakes_before_s = wakes_before_s
+        self._changed.wait(s_max)
+        self._wakes_before_s = -math.inf
 
     def _is_over(self) -> bool:
         return self._stopping and self._clock() >= self._stop_at_s
@@ -372,49 +372,40 @@ class Shipping:
             return
         piece, frames = self._piece
         run(self._bucket, write_piece(piece, frames))
-        self._piece = self._cutting_since_s = None
+        self._piece = None
         self._slot += 1
         self._places.append((piece.from_position, Place(piece.term, piece.slot)))
         self.pieces_total += 1
         self.bytes_total += len(frames)
         with self._changed:
+            self._queue.done()
             if self.whole:
                 self.shipped_to = piece.to_position
         self._come_back()
         self._notify()
 
     def _cut(self) -> tuple[LogPiece, bytes] | None:
-        """The next piece: synced frames of one log file."""
+        """The next piece, if it is due: synced frames of one log file."""
         with self._changed:
-            if not self._spans:
-                return None
-            first, self._cutting_since_s = self._spans.popleft()
-            self._cut_s = self._clock()
-            end = first.to_position
-            while (
-                self._spans
-                and self._spans[0].span.path == first.path
-                and self._spans[0].span.from_position == end
-                and self._spans[0].span.to_position - first.from_position <= self._pace.piece_bytes
-            ):
-                end = self._spans.popleft().span.to_position
-            span = first._replace(to_position=end)
-            self._spans_bytes -= end - span.from_position
+            now_s = self._clock()
+            span = self._queue.take(now_s) if self._stopping or self._queue.due_s() <= now_s else None
+        if span is None:
+            return None
         try:
             frames = self._read(span)
         except BaseException:
             with self._changed:
                 if self.whole:
-                    # The next attempt begins here again: a piece that is left out would be a hole in the copy.
-                    self._spans.appendleft(_Waiting(span, self._cutting_since_s or self._clock()))
-                    self._spans_bytes += end - span.from_position
-                self._cutting_since_s = None
+                    self._queue.put_back()
+                else:
+                    self._queue.done()
             raise
         if not self.whole:
             # It was given up meanwhile, so the file may have been overwritten while it was read.
-            self._cutting_since_s = None
+            with self._changed:
+                self._queue.done()
             return None
-        return self._new_piece(span.from_position, end, span.salt), frames
+        return self._new_piece(span.from_position, span.to_position, span.salt), frames
 
     def _read(self, span: LogSpan) -> bytes:
         wanted_bytes = span.to_position - span.from_position
@@ -536,33 +527,42 @@ class Shipping:
                 upload()
             except Exception as error:  # noqa: BLE001  raised again by the shipping thread
                 failures.append(error)
-            done.set()
+            with self._changed:
+                done.set()
+                self._changed.notify()
 
         # A daemon: the process does not wait for an upload that hangs.
         Thread(target=run_upload, name="topics-bucket-upload", daemon=True).start()
-        while not done.wait(self._pace.piece_ms / 1000):
+        # After a failure the upload ends first: there is never more than one.
+        while not self._wait_for_upload(done, resting=bool(failures)):
             if self._is_over():
                 raise Unreachable("the server stops")
-            # After a failure the upload ends first: there is never more than one.
-            if not failures:
-                self._ship_log(failures)
+            self._ship_log(failures)
         if failures:
             raise failures[0]
         self._renew()
 
+    def _wait_for_upload(self, done: Event, *, resting: bool) -> bool:
+        """Until it has ended; False: until a piece or the lease is due, unless that rests, or the stop is over."""
+        with self._changed:
+            while not done.is_set():
+                due_s = self._stop_at_s if self._stopping else math.inf
+                if not resting:
+                    due_s = min(due_s, self._due_s())
+                now_s = self._clock()
+                if due_s <= now_s:
+                    return False
+                self._sleep(-math.inf if resting else due_s, min(due_s - now_s, TIMEOUT_MAX))
+        return True
+
     def _go_on(self) -> None:
         """Between the requests of something that takes long: the lease, and a piece that is due."""
         self._renew()
-        with self._changed:
-            now_s = self._clock()
-            due = self._piece is not None or (bool(self._spans) and self._piece_due_s(now_s) <= now_s)
-        if due:
-            self._ship_piece()
+        self._ship_piece()
 
     def _ship_log(self, failures: list[Exception]) -> None:
         try:
-            self._renew()
-            self._ship_piece()
+            self._go_on()
         except TakenOver:
             raise
         except Exception as error:  # noqa: BLE001  raised again when the upload has ended
