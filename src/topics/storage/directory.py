@@ -17,6 +17,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, Final, NamedTuple, cast
 
 from xxhash import xxh3_64_hexdigest
@@ -67,6 +68,8 @@ class DataDirectory:
         self._disk = disk
         self.path = os.path.abspath(path)
         self._lock = DirectoryLock(disk, self.path)
+        # A checkpoint looks at the files of `Meta` in another thread than the one that writes them.
+        self._recording = Lock()
         self._meta_path = os.path.join(self.path, META)
         self._copy_path = os.path.join(self.path, META_COPY)
         self._shard_path = os.path.join(self.path, f"shard-{shard:02d}")
@@ -228,11 +231,13 @@ class DataDirectory:
 
     def mark_open(self) -> None:
         """Record the current boot. Only after recovery: the cut that the old boot decided is durable by then."""
-        self.replace_meta(Meta(self._disk.boot_id(), False, 0))
+        with self._recording:
+            self.replace_meta(Meta(self._disk.boot_id(), False, 0))
 
     def mark_clean(self, log_end: int) -> None:
         """The last step of a clean stop: the log is complete and durable up to `log_end`."""
-        self.replace_meta(Meta(self._disk.boot_id(), True, log_end))
+        with self._recording:
+            self.replace_meta(Meta(self._disk.boot_id(), True, log_end))
 
     def _make_layout(self) -> None:
         for path in (self.wal_path, self.packs_path, self.snapshots_path, self.cold_path):
@@ -266,6 +271,10 @@ class DataDirectory:
     def verify_owned(self) -> None:
         """Raise StorageError if another process may be using the directory as well. Blocks."""
         self._lock.verify()
+        with self._recording:
+            self._verify_meta()
+
+    def _verify_meta(self) -> None:
         meta = self._current.meta
         if self._disk.boot_id() != meta.boot_id:
             raise StorageError(
