@@ -70,6 +70,8 @@ class DataDirectory:
         self._lock = DirectoryLock(disk, self.path)
         # A checkpoint looks at the files of `Meta` in another thread than the one that writes them.
         self._recording = Lock()
+        # Whether the boot that is recorded is that of this run: a copy is opened with none.
+        self._is_marked = False
         self._meta_path = os.path.join(self.path, META)
         self._copy_path = os.path.join(self.path, META_COPY)
         self._shard_path = os.path.join(self.path, f"shard-{shard:02d}")
@@ -233,6 +235,7 @@ class DataDirectory:
         """Record the current boot. Only after recovery: the cut that the old boot decided is durable by then."""
         with self._recording:
             self.replace_meta(Meta(self._disk.boot_id(), False, 0))
+            self._is_marked = True
 
     def mark_clean(self, log_end: int) -> None:
         """The last step of a clean stop: the log is complete and durable up to `log_end`."""
@@ -276,7 +279,7 @@ class DataDirectory:
 
     def _verify_meta(self) -> None:
         meta = self._current.meta
-        if self._disk.boot_id() != meta.boot_id:
+        if self._is_marked and self._disk.boot_id() != meta.boot_id:
             raise StorageError(
                 "the boot id has changed: this process was copied or moved while it used the data directory"
             )

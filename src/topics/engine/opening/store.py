@@ -228,6 +228,7 @@ class Store:
             yield from skipping.written()
         if joined is not None and (joined.restored is not None or replicated_topics(self.state)):
             yield from self.wait_shipped()
+        yield from self.wait_primary()
         # Only now: a start after a crash before this line must skip again.
         yield from in_thread(directory.mark_open)
         if self.shipping is not None:
@@ -366,8 +367,19 @@ class Store:
             self.settle()
             if shipping.fenced is not None:
                 raise shipping.fenced
-            if not shipping.whole and not self.snapshots.newest_position:
+            newest = self.snapshots.newest_position
+            if not shipping.whole and (not newest or newest < shipping.shipped_to):
                 self._step_checkpoint()
+            time.sleep(PAUSE_S)
+            yield
+
+    def wait_primary(self) -> Steps[None]:
+        """The lease must have begun before anything is acknowledged."""
+        shipping, may_answer = self.shipping, self.commit_log.may_answer
+        while shipping is not None and may_answer is not None and not may_answer():
+            self.settle()
+            if shipping.fenced is not None:
+                raise shipping.fenced
             time.sleep(PAUSE_S)
             yield
 

@@ -134,10 +134,15 @@ class Shipping:
         self._cutting_since_s: float | None = None
         # the thread's
         self._slot, self._cut_s = 0, 0.0
+        # The one that is on its way: the newest renewal before its first attempt is that of `_after_renewal_s`.
         self._piece: tuple[LogPiece, bytes] | None = None
+        self._after_renewal_s = self._lease.renewed_s
+        # where the slots end, and when the last piece was cut
+        self._end_position, self._end_ms = joined.position, joined.time_ms
         # the newest slots: which of them holds a position, a snapshot must know
         self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)
         self._seen, self._renew_at_s = joined.seen, clock()  # at once: reading the log may have taken most of the lease
+        self._renewing_s: float | None = None
         self._uploaded: set[str] | None = None  # unknown until the first snapshot of this run
         self._thread = Thread(target=self._run, name="topics-bucket", daemon=True)
         wal.keep_from = self._offered_to if self.whole else None
@@ -185,7 +190,7 @@ class Shipping:
         self._wanted_to = position
 
     def may_answer(self) -> bool:
-        """Whether this server may acknowledge writes: not if it slept past its lease, until the bucket was asked."""
+        """Whether this server may acknowledge writes: not before its lease began, or again after it slept past it."""
         if self._lease.slept():
             logger.warning("this server did not run past the end of its lease: the bucket is asked who is primary")
             with self._changed:
@@ -293,6 +298,9 @@ class Shipping:
                 self.whole = True
                 self._offered_to = self._wal.keep_from = pin.position
         newest = self._snapshots.newest_position
+        if not self.whole and newest < self.shipped_to:
+            # The copy would go back over what is there, and acknowledged.
+            return
         if newest == self._pinned_position and (self.whole or self.away_since_s is not None):
             return
         if not newest or self.away_since_s is not None or self.fenced is not None:
@@ -371,8 +379,10 @@ class Shipping:
             return
         piece, frames = self._piece
         run(self._bucket, write_piece(piece, frames))
+        self._lease.proven(self._after_renewal_s)
         self._piece = self._cutting_since_s = None
         self._slot += 1
+        self._end_position, self._end_ms = piece.to_position, piece.time_ms
         self._places.append((piece.from_position, Place(piece.term, piece.slot)))
         self.pieces_total += 1
         self.bytes_total += len(frames)
@@ -426,8 +436,11 @@ class Shipping:
             raise OSError(errno.EIO, f"{span.path} ends before position {span.to_position}")
         return frames
 
-    def _new_piece(self, from_position: int, to_position: int, salt: int) -> LogPiece:
-        return LogPiece(self.term, self._slot, self._joined.token, self._now_ms(), from_position, to_position, salt)
+    def _new_piece(self, from_position: int, to_position: int, salt: int, time_ms: int | None = None) -> LogPiece:
+        """The next one; what made the one before has been carried out."""
+        self._after_renewal_s = self._lease.renewed_s
+        cut_ms = self._now_ms() if time_ms is None else time_ms
+        return LogPiece(self.term, self._slot, self._joined.token, cut_ms, from_position, to_position, salt)
 
     def _ship_snapshot(self) -> None:
         with self._changed:
@@ -564,13 +577,29 @@ class Shipping:
     def _renew(self) -> None:
         if self._clock() < self._renew_at_s:
             return
-        sent_s = self._clock()
+        if self._renewing_s is None:
+            self._renewing_s = self._clock()
+        # From before the first attempt: others may have seen the object since then.
+        sent_s = self._renewing_s
         mine = self._seen.primary.later(self._slot)
-        seen = self._seen
-        self._seen = run(self._bucket, announce(mine, seen))
-        self._renew_at_s = sent_s + self._lease_s / RENEWALS
+        self._seen = run(self._bucket, announce(mine, self._seen))
+        self._renewing_s = None
         self._lease.renewed(sent_s)
         self._come_back()
+        if not self._lease.holds:
+            self._prove()
+        self._renew_at_s = sent_s + self._lease_s / RENEWALS
+
+    def _prove(self) -> None:
+        """Fill a slot with nothing: the renewal came when the lease had ended, and counts if the term is not closed.
+
+        Its time is that of the piece before it: what was acknowledged since then may not be in the bucket.
+        """
+        if self._piece is not None:
+            # Its first attempt may have arrived before the renewal, and would prove nothing.
+            self._ship_piece()
+        self._piece = self._new_piece(self._end_position, self._end_position, 0, self._end_ms), b""
+        self._ship_piece()
 
     def _release(self) -> None:
         end_position = self.shipped_to if self.is_complete and self.begun else -1
