@@ -26,15 +26,15 @@ from topics.model.errors import TopicsError
 from topics.storage.bucket.bucket import ObjectBucket, Unreachable
 from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
 from topics.storage.bucket.joining import Joined
-from topics.storage.bucket.keeping import Keeping, stored_files
+from topics.storage.bucket.keeping import Keeping
 from topics.storage.bucket.lease import OwnLease, announce
-from topics.storage.bucket.restoring import END_BYTES
-from topics.storage.bucket.slots import FILES, LogPiece
+from topics.storage.bucket.slots import LogPiece
 from topics.storage.bucket.terms import Place, TakenOver, run, write_piece
+from topics.storage.bucket.uploading import Uploading
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
-from topics.storage.pack import PACK_FOOTER_BYTES, Packs
-from topics.storage.snapshot import FOOTER_BYTES, Pin, Snapshots
+from topics.storage.pack import Packs
+from topics.storage.snapshot import Pin, Snapshots
 from topics.storage.wal.syncer import Syncer
 from topics.storage.wal.wal import LogSpan, Wal
 
@@ -100,11 +100,11 @@ class Shipping:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bucket, self._joined = bucket, joined
-        self._disk, self._directory, wal, self._syncer, snapshots, self._packs = source
-        self._wal, self._snapshots = wal, snapshots
+        self._disk, directory, wal, self._syncer, snapshots, packs = source
+        self._wal, self._snapshots, self._now_ms, self._clock = wal, snapshots, now_ms, clock
         self._pace, self._notify, self._made_by = pace, notify, made_by
-        self._now_ms, self._clock = now_ms, clock
-        self._keeping = Keeping(bucket, pace.keep_ms, self._go_on, self._packs.remote_keys)
+        self._keeping = Keeping(bucket, pace.keep_ms, self._go_on, packs.remote_keys)
+        self._uploading = Uploading(bucket, self._disk, directory, packs, renew=self._renew, meanwhile=self._meanwhile)
         self.term = joined.term
 
         # the owner's; `begun`: which seqs this server skips, because one before it may have used them, is in the log
@@ -134,16 +134,14 @@ class Shipping:
         self._cutting_since_s: float | None = None
         # the thread's
         self._slot, self._cut_s = 0, 0.0
-        # The one that is on its way: the newest renewal before its first attempt is that of `_after_renewal_s`.
+        # the one that is on its way, and the newest renewal before its first attempt
         self._piece: tuple[LogPiece, bytes] | None = None
         self._after_renewal_s = self._lease.renewed_s
         # where the slots end, and when the last piece was cut
         self._end_position, self._end_ms = joined.position, joined.time_ms
-        # the newest slots: which of them holds a position, a snapshot must know
-        self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)
+        self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)  # the newest slots, for snapshots
         self._seen, self._renew_at_s = joined.seen, clock()  # at once: reading the log may have taken most of the lease
         self._renewing_s: float | None = None
-        self._uploaded: set[str] | None = None  # unknown until the first snapshot of this run
         self._thread = Thread(target=self._run, name="topics-bucket", daemon=True)
         wal.keep_from = self._offered_to if self.whole else None
         if not self.whole:
@@ -452,12 +450,12 @@ class Shipping:
         place = self._place_of(pin.position)
         self._manifest_position = -1
         try:
-            files = [self._upload(self._directory.name_of(pin.path), pin.path, FOOTER_BYTES)]
+            files = [self._uploading.snapshot(pin.path)]
             for number in sorted(pin.packs):
                 if self._stopping:
                     # The rest of the log comes first: a server that is restored needs it.
                     return
-                files.append(self._upload_pack(number))
+                files.append(self._uploading.pack(number))
         except FileNotFoundError as error:
             # It was given up to make room; there is a newer one.
             logger.warning("a snapshot was removed before it was in the bucket: %s", error)
@@ -500,35 +498,6 @@ class Shipping:
             if self._snapshot is pin:
                 self._snapshot = None
         self._notify()
-
-    def _upload(self, name: str, path: str, footer_bytes: int) -> StoredFile:
-        """Store a file that never changes, under a name that has the checksum at its end."""
-        fd = self._disk.open(path, os.O_RDONLY)
-        try:
-            size = self._disk.size(fd)
-            footer = self._disk.pread(fd, footer_bytes, size - footer_bytes)
-        finally:
-            self._disk.close(fd)
-        key = f"{FILES}{os.path.basename(name)}-{footer[-END_BYTES:].hex()}"
-        if self._uploaded is None:
-            self._uploaded = stored_files(self._bucket, self._renew)
-        if key not in self._uploaded:
-            self._meanwhile(lambda: self._bucket.upload(key, path))
-            self._uploaded.add(key)
-        return StoredFile(name, key, size)
-
-    def _upload_pack(self, number: int) -> StoredFile:
-        """Store a pack, unless the bucket has it; it may leave this disk meanwhile, because the bucket has it."""
-        name = self._directory.name_of(self._packs.hot_path(number))
-        remote = self._packs.remote(number)
-        if remote is None:
-            try:
-                return self._upload(name, self._packs.path_of(number), PACK_FOOTER_BYTES)
-            except FileNotFoundError:
-                remote = self._packs.remote(number)
-                if remote is None:
-                    raise
-        return StoredFile(name, remote.key, remote.size_bytes)
 
     def _meanwhile(self, upload: Callable[[], None]) -> None:
         """Run an upload, which may take minutes, while the lease is renewed and the log is shipped."""
