@@ -37,6 +37,11 @@ class Servers:
     def standby(self, name: str, **environ: object) -> ServerProcess:
         return self.start(name, "--standby", **environ).ready()
 
+    def started(self, server: ServerProcess) -> ServerProcess:
+        """One that was started in another way; it is ended like the others."""
+        self._started.append(server)
+        return server
+
     def end(self) -> None:
         for server in self._started:
             with contextlib.suppress(ProcessLookupError, ValueError):

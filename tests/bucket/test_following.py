@@ -9,10 +9,11 @@ import pytest
 
 from tests.bucket.interrupted import Interrupted
 from tests.bucket.standbys import until
-from topics.storage.bucket.bucket import Unreachable
+from topics.storage.bucket.bucket import Found, Unreachable
 from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
 from topics.storage.bucket.following import FellBehind, Following, Identity
 from topics.storage.bucket.lease import Primary, announce, read_primary
+from topics.storage.bucket.restoring import NotInBucket
 from topics.storage.bucket.slots import LogPiece, TermClosing, encode_slot, slot_key
 from topics.storage.bucket.standby_start import StartingPoint, begin_standby
 from topics.storage.bucket.terms import BEGINNING, Place, read_slot, run
@@ -126,23 +127,91 @@ def test_whoever_has_closed_the_term_gets_the_time_to_say_so(tmp_path: Path, rel
     assert standby.go_on(1030.0)
 
 
-def test_a_standby_that_waits_for_the_end_of_a_gap_fetches_no_files(tmp_path: Path) -> None:
-    bucket = Interrupted(tmp_path / "bucket")
-    bucket.create(slot_key(*BEGINNING), encode_slot(TermClosing(*BEGINNING, "token", 1, "primary")))
-    bucket.create(slot_key(1, 0), encode_slot(LogPiece(1, 0, "token", 3, 128, 128, 0), b""))
-    # A file that cannot be fetched.
-    file = StoredFile("shard-00/snapshots/00000000000000000064.snap", "files/gone", 8)
-    old = SnapshotManifest(MANIFEST_FORMAT, 1, 0, "primary", 64, 2, "test", [file])
-    bucket.create(old.key, encode_manifest(old))
-    directory = DataDirectory(Disk(), str(tmp_path / "data"))
-    directory.open(may_be_filled=True)
-    pauses: list[float] = []
+class WakesUp(Interrupted):
+    """When the standby has seen the end of the lease, and reads the next slot, the primary renews and fills it."""
 
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 10:
+    standby: ByHand
+    woken = False
+
+    def read(self, key: str) -> Found | None:
+        if key == slot_key(1, 0) and not self.standby.following._lease_left_s and not self.woken:
+            self.woken = True
+            found = run(self, read_primary())
+            assert found is not None
+            run(self, announce(found.primary.later(), found))
+            self.create(key, encode_slot(LogPiece(1, 0, "token", 1, 64, 64, 0)))
+        return super().read(key)
+
+
+def test_the_end_of_a_lease_counts_only_if_it_is_seen_after_the_last_slot(tmp_path: Path) -> None:
+    bucket = WakesUp(tmp_path / "bucket")
+    announced(bucket, Primary(1, "primary", "token", "http://primary", 9_000, slot=0))
+    bucket.standby = standby = ByHand(bucket, Place(1, 0), 64)
+    assert not standby.go_on(1017.0)
+    assert bucket.woken
+    assert standby.go_on(1021.0)
+    assert standby.following.term == 1
+    assert run(bucket, read_slot(Place(1, 1))) is not None
+
+
+class Gap:
+    """A bucket with a snapshot whose file cannot be fetched, or none, and a gap after it; `looks` of a standby."""
+
+    def __init__(self, tmp_path: Path, *, has_snapshot: bool) -> None:
+        self.bucket = Interrupted(tmp_path / "bucket")
+        self.bucket.create(slot_key(*BEGINNING), encode_slot(TermClosing(*BEGINNING, "token", 1, "primary")))
+        self.bucket.create(slot_key(1, 0), encode_slot(LogPiece(1, 0, "token", 3, 128, 128, 0), b""))
+        self.beat()
+        if has_snapshot:
+            file = StoredFile("shard-00/snapshots/00000000000000000064.snap", "files/gone", 8)
+            old = SnapshotManifest(MANIFEST_FORMAT, 1, 0, "primary", 64, 2, "test", [file])
+            self.bucket.create(old.key, encode_manifest(old))
+        self.directory = DataDirectory(Disk(), str(tmp_path / "data"))
+        self.directory.open(may_be_filled=True)
+        self.url = f"file://{tmp_path}/bucket"
+        self.renews = True
+        self.now_s, self.looks = 0.0, 0
+
+    def beat(self) -> None:
+        found = run(self.bucket, read_primary())
+        mine = Primary(1, "primary", "token", "", 9_000) if found is None else found.primary.later()
+        run(self.bucket, announce(mine, found))
+
+    def pause(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.looks += 1
+        if self.renews:
+            self.beat()
+        if self.looks == 20:
             raise TimeoutError
 
+    def begin(self) -> StartingPoint:
+        try:
+            _, found = begin_standby(
+                self.url, {}, Disk(), self.directory, now_ms=lambda: 1, pause=self.pause, clock=lambda: self.now_s
+            )
+        finally:
+            self.directory.close()
+        return found
+
+
+def test_a_standby_that_waits_for_the_end_of_a_gap_fetches_no_files(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError):
-        begin_standby(f"file://{tmp_path}/bucket", {}, Disk(), directory, now_ms=lambda: 1, pause=pause)
-    directory.close()
+        Gap(tmp_path, has_snapshot=True).begin()
+
+
+def test_a_gap_without_a_primary_that_may_end_it_is_the_end_of_the_log(tmp_path: Path) -> None:
+    gap = Gap(tmp_path, has_snapshot=True)
+    gap.renews = False
+    with pytest.raises(NotInBucket, match="lost files/gone"):
+        gap.begin()
+    assert gap.looks >= 9, "a whole lease"
+
+
+def test_a_standby_does_not_begin_with_nothing_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gap = Gap(tmp_path, has_snapshot=False)
+    gap.renews = False
+    with pytest.raises(TimeoutError):
+        gap.begin()
+    said = [record.message for record in caplog.records if "start a server without --standby" in record.message]
+    assert len(said) == 1

@@ -19,7 +19,7 @@ from topics.storage.bucket.chain import (
 from topics.storage.bucket.keeping import Keeping, clean
 from topics.storage.bucket.restoring import choose
 from topics.storage.bucket.slots import LogPiece, slot_key
-from topics.storage.bucket.terms import Place, TakenOver, open_term, run, write_piece
+from topics.storage.bucket.terms import BEGINNING, Place, TakenOver, run, take_term, write_piece
 from topics.storage.disk import Buffer
 
 DAY_MS = 86_400_000
@@ -58,7 +58,8 @@ def filled() -> tuple[DatedBucket, list[SnapshotManifest]]:
     bucket, manifests = DatedBucket(), list[SnapshotManifest]()
     position = 0
     for term in (1, 2):
-        assert run(bucket, open_term(f"holder {term}", f"token {term}", 0)).term == term
+        place = BEGINNING if term == 1 else Place(1, 4)
+        assert run(bucket, take_term(f"holder {term}", f"token {term}", 0, place))
         for slot in range(4):
             time_ms = (10 * term + 2 * slot) * DAY_MS
             bucket.now_ms = time_ms - BEHIND_MS

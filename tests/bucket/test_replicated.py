@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.bucket.faulty import close_newest
 from tests.bucket.interrupted import Interrupted, die, nothing, refuse, shipping_of, until_shipped
 from tests.engine.rig import Rig
 from tests.txns.rig import TxnRig
@@ -22,7 +23,6 @@ from topics.model.requests.config import ConfigRequest
 from topics.model.requests.multi_append import MultiAppendRequest
 from topics.model.requests.records import append_decoder, decode_body
 from topics.model.requests.routers import RouterRequest
-from topics.storage.bucket.terms import open_term, run
 
 Open = Callable[..., Rig]
 REPLICATED = {"durability": "replicated"}
@@ -485,7 +485,7 @@ def test_a_snapshot_after_a_gap_counts_only_if_no_other_server_took_over_before(
     def take_over_after_manifest(key: str) -> None:
         if key.startswith("snapshots/"):
             interrupted.before = nothing
-            run(interrupted, open_term("other", "other", 0))
+            close_newest(interrupted, "other")
 
     interrupted.before = take_over_after_manifest
     rig.wait_until(lambda: change.done)
@@ -500,7 +500,7 @@ def test_a_server_that_is_shut_out_acknowledges_nothing_that_waits(opened: Open,
     change = submit(rig, "r", "never")
     told = answers(change)
     rig.wait_until(lambda: shipping_of(rig).away_since_s is not None)
-    run(SharedView(interrupted), open_term("other", "other", 0))
+    close_newest(SharedView(interrupted), "other")
     interrupted.before = nothing
     rig.wait_until(lambda: change.done)
     assert isinstance(change.error, NotPrimary)

@@ -18,20 +18,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.bucket.faulty import Fate, FaultyBucket
 from tests.examples import examples
 from topics.storage.bucket.bucket import BucketError, Changed, Exists, Found, Unreachable
-from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
-from topics.storage.bucket.slots import SNAPSHOTS, LogPiece, Slot, TermClosing, parse_slot_key
+from topics.storage.bucket.lease import OwnLease, Primary, Seen, Watched, announce, read_primary
+from topics.storage.bucket.slots import SNAPSHOTS, LogPiece, Slot, TermClosing, decode_slot, term_prefix
 from topics.storage.bucket.terms import (
     BEGINNING,
     Create,
     List,
-    Opened,
     Place,
     Read,
     Reply,
     Request,
     Steps,
+    Swap,
     TakenOver,
-    open_term,
     read_slot,
     take_term,
     write_piece,
@@ -73,19 +72,23 @@ def decode(frames: bytes | memoryview) -> list[Entry]:
 class Server:
     """One run of a server: it waits for the lease, takes over, ships its log, and keeps its lease."""
 
-    def __init__(self, world: World, number: int, start: Place, clock_ahead_ms: int) -> None:
+    def __init__(self, world: World, number: int, clock_ahead_ms: int) -> None:
         self.world = world
         self.token = f"run {number}"
-        self.start = start
         self.clock_ahead_ms = clock_ahead_ms
         self.log: list[Entry] = []
         self.term = self.slot = 0
-        self.shipped = 0
+        # How much of the log is in the bucket, and what the last slot ends with.
+        self.shipped = self.end = 0
         # False: the bucket lacks a part of the log.
         self.whole = True
-        self.lease_until_ms = -1.0
+        self.lease = OwnLease(LEASE_MS, self.now_ms)
+        self.seen: Seen | None = None
         self.primary = False
         self.fenced = False
+        # What the bucket has answered, and has not arrived.
+        self.answer: Reply | BucketError = None
+        self.is_answered = False
         self.life = self.live()
         self.request = next(self.life)
 
@@ -98,54 +101,88 @@ class Server:
             if self.request is None:
                 self.request = next(self.life)
                 return
-            try:
-                reply = self.world.bucket.meet(self.request, fate)
-            except BucketError as error:
-                self.request = self.life.throw(error)
+            if not self.is_answered:
+                self.ask(self.request, fate)
+                if fate is Fate.SLOW:
+                    return
+            self.is_answered = False
+            if isinstance(self.answer, BucketError):
+                self.request = self.life.throw(self.answer)
             else:
-                self.request = self.life.send(reply)
+                self.request = self.life.send(self.answer)
         except TakenOver:
             self.fenced, self.primary = True, False
 
+    def ask(self, request: Request, fate: Fate) -> None:
+        self.is_answered = True
+        try:
+            self.answer = self.world.bucket.meet(request, fate)
+        except BucketError as error:
+            self.answer = error
+
     # --- its life ---
 
-    def own_a_term(self) -> Life[Seen | None]:
-        """Wait for the lease, close whatever term is the newest, and read the log; who was primary."""
-        watched = Watched()
-        seen = yield from self.until_answered(read_primary)
-        while watched.look(seen, self.now_ms()) > 0.0:
+    def own_a_term(self) -> Life[None]:
+        """Wait for the lease, read the log, and close its last term where it ends, if nobody has gone on since."""
+        while True:
+            seen = yield from self.free_lease()
+            place, self.log, self.whole = yield from self.until_answered(read_all)
+            self.seen = yield from self.until_answered(read_primary)
+            if (self.seen and self.seen.etag) == (seen and seen.etag):
+                taken = yield from self.until_answered(lambda place=place: take_term(self.token, self.token, 0, place))
+                if taken:
+                    self.term = place.term + 1
+                    return
             yield None
+
+    def free_lease(self) -> Life[Seen | None]:
+        """Who was primary last, when its lease has ended."""
+        watched = Watched()
+        while True:
+            sent_ms = self.now_ms()
             seen = yield from self.until_answered(read_primary)
-        opened = yield from self.until_answered(lambda: open_term(self.token, self.token, 0, self.start))
-        self.term = opened.term
-        self.log, self.whole = yield from self.until_answered(lambda: self.read_all(opened))
-        return seen
+            if not watched.look(seen, sent_ms, self.now_ms()):
+                return seen
+            yield None
 
     def live(self) -> Life[None]:
-        seen = yield from self.own_a_term()
-        self.shipped = len(self.log)
+        yield from self.own_a_term()
+        self.shipped = self.end = len(self.log)
+        mine, seen = Primary(self.term, self.token, self.token, "", LEASE_MS), self.seen
+        self.seen = yield from self.until_answered(lambda: announce(mine, seen))
+        if self.seen.must_wait:
+            until_ms = self.now_ms() + LEASE_MS
+            while self.now_ms() < until_ms:
+                yield None
+        yield from self.renew()
+        yield from self.prove()
         last_seq = max((entry.seq if isinstance(entry, Record) else entry.to_seq for entry in self.log), default=0)
         self.log.append(Skip(last_seq + 1, last_seq + UNSENT_MAX))
         # Before anything is acknowledged: a server that takes over later must know which seqs are taken.
         yield from self.ship()
-        sent_ms, mine = self.now_ms(), Primary(self.term, self.token, self.token, "", LEASE_MS)
-        seen = yield from self.until_answered(lambda: announce(mine, seen))
-        self.lease_until_ms = sent_ms + LEASE_MS
-        if seen.must_wait:
-            until_ms = self.now_ms() + LEASE_MS
-            while self.now_ms() < until_ms:
-                yield None
         self.world.took_over(self)
         self.primary = True
         while True:
             yield None
             if len(self.log) > self.shipped:
                 yield from self.ship()
-            if self.lease_until_ms - self.now_ms() < LEASE_MS / 2:
-                # From before the first attempt: the others may have seen the object since then.
-                sent_ms, mine = self.now_ms(), mine.later()
-                seen = yield from self.until_answered(lambda mine=mine, seen=seen: announce(mine, seen))
-                self.lease_until_ms = sent_ms + LEASE_MS
+            yield from self.renew()
+            yield from self.prove()
+
+    def renew(self) -> Life[None]:
+        """If half of the lease is over, and if it is in doubt."""
+        if self.now_ms() < self.lease.renewed_s + LEASE_MS / 2:
+            return
+        assert self.seen is not None
+        # From before the first attempt: the others may have seen the object since then.
+        sent_ms, mine, seen = self.now_ms(), self.seen.primary.later(), self.seen
+        self.seen = yield from self.until_answered(lambda: announce(mine, seen))
+        self.lease.renewed(sent_ms)
+
+    def prove(self) -> Life[None]:
+        """Fill a slot with nothing, if the lease had ended when it was renewed."""
+        if not self.lease.holds:
+            yield from self.fill_slot(self.end, self.end)
 
     def ship(self) -> Life[None]:
         first, end = self.shipped, len(self.log)
@@ -164,27 +201,19 @@ class Server:
                 self.world.acknowledged(self, entry)
 
     def fill_slot(self, first: int, end: int) -> Life[None]:
-        piece = LogPiece(self.term, self.slot, self.token, 0, first, end, 0)
+        """The lease is renewed meanwhile, if there is no answer."""
+        piece, renewed_ms = LogPiece(self.term, self.slot, self.token, 0, first, end, 0), self.lease.renewed_s
         frames = encode(self.log[first:end])
-        yield from self.until_answered(lambda: write_piece(piece, frames))
-        self.slot += 1
-
-    def read_all(self, opened: Opened) -> Steps[tuple[list[Entry], bool]]:
-        """The log up to the closing, and whether that is all of it."""
-        place, log = yield from newest_snapshot()
-        whole = True
-        while place != opened.closed:
-            found = yield from read_slot(place)
-            assert found is not None, "slots are without gaps"
-            head, frames = found
-            if isinstance(head, TermClosing):
-                place = Place(place.term + 1, 0)
-                continue
-            whole = whole and head.from_position == len(log)
-            if whole:
-                log += decode(frames)
-            place = place.next
-        return log, whole
+        while True:
+            try:
+                yield from write_piece(piece, frames)
+            except (Unreachable, Changed):
+                yield None
+                yield from self.renew()
+            else:
+                break
+        self.lease.proven(renewed_ms)
+        self.slot, self.end = self.slot + 1, end
 
     def until_answered(self, attempt: Callable[[], Steps[T]]) -> Life[T]:
         while True:
@@ -197,7 +226,7 @@ class Server:
 
     def append(self, value: int, replicated: bool) -> None:
         unsent = sum(isinstance(entry, Record) for entry in self.log[self.shipped :])
-        if not self.primary or self.now_ms() >= self.lease_until_ms or unsent >= UNSENT_MAX:
+        if not self.primary or not self.lease.holds or unsent >= UNSENT_MAX:
             return
         last = self.log[-1]
         record = Record((last.seq if isinstance(last, Record) else last.to_seq) + 1, value, replicated)
@@ -210,23 +239,30 @@ class Server:
 class Standby(Server):
     """A server that follows the log from the start, and closes only the term that it has read to its end."""
 
-    def own_a_term(self) -> Life[Seen | None]:
+    def own_a_term(self) -> Life[None]:
         place, self.log = yield from self.until_answered(newest_snapshot)
         watched = Watched()
         while True:
             found = yield from self.until_answered(lambda place=place: read_slot(place))
-            if found is not None:
-                place = yield from self.follow(place, *found)
-                continue
+            sent_ms = self.now_ms()
             seen = yield from self.until_answered(read_primary)
-            if watched.look(seen, self.now_ms()) > 0.0:
+            lease_ended = not watched.look(seen, sent_ms, self.now_ms())
+            if found is not None:
+                if lease_ended and isinstance(found[0], LogPiece) and found[0].from_position != len(self.log):
+                    # Whoever made the gap is gone: what comes before it is all that is left.
+                    yield from super().own_a_term()
+                    return
+                place = yield from self.follow(place, *found)
+            elif not lease_ended:
                 yield None
-                continue
-            taken = yield from self.until_answered(lambda place=place: take_term(self.token, self.token, 0, place))
-            if taken:
-                self.term = place.term + 1
-                return seen
-            watched = Watched()
+            elif (yield from self.is_its_own(place)):
+                self.seen, self.term = seen, place.term + 1
+                return
+            else:
+                watched = Watched()
+
+    def is_its_own(self, place: Place) -> Life[bool]:
+        return (yield from self.until_answered(lambda: take_term(self.token, self.token, 0, place)))
 
     def follow(self, place: Place, head: Slot, frames: memoryview) -> Life[Place]:
         if isinstance(head, TermClosing):
@@ -238,6 +274,22 @@ class Standby(Server):
             return place
         self.log += decode(frames)
         return place.next
+
+
+def read_all() -> Steps[tuple[Place, list[Entry], bool]]:
+    """The first free slot, the log up to there, and whether that is all of it."""
+    place, log = yield from newest_snapshot()
+    whole = True
+    while (found := (yield from read_slot(place))) is not None:
+        head, frames = found
+        if isinstance(head, TermClosing):
+            place = Place(place.term + 1, 0)
+            continue
+        whole = whole and head.from_position == len(log)
+        if whole:
+            log += decode(frames)
+        place = place.next
+    return place, log, whole
 
 
 def write_snapshot(place: Place, log: list[Entry]) -> Steps[None]:
@@ -269,7 +321,6 @@ class World:
         self.values_by_seq: dict[int, int] = {}
         self.acks: list[Record] = []
         self.primaries: dict[int, Server] = {}
-        self.newest_term = 0
 
     def assigned(self, record: Record) -> None:
         assert record.seq not in self.values_by_seq, f"seq {record.seq} is used twice"
@@ -278,12 +329,15 @@ class World:
     def acknowledged(self, server: Server, record: Record) -> None:
         assert self.primaries.setdefault(server.term, server) is server, f"two servers acknowledge in {server.term}"
         if not record.replicated:
-            assert server.term == self.newest_term, "a server acknowledges by itself after another has taken over"
+            assert not self.is_closed(server.term), "a server acknowledges by itself after another has taken over"
         self.acks.append(record)
+
+    def is_closed(self, term: int) -> bool:
+        slots = [(key, found.data) for key, found in self.bucket.objects.items() if key.startswith(term_prefix(term))]
+        return bool(slots) and isinstance(decode_slot(*max(slots))[0], TermClosing)
 
     def took_over(self, server: Server) -> None:
         """A new primary has everything replicated, as it was acknowledged, and announces exactly the other losses."""
-        self.newest_term = max(self.newest_term, server.term)
         kept = {entry for entry in server.log if isinstance(entry, Record)}
         skips = [entry for entry in server.log if isinstance(entry, Skip)]
         for record in self.acks:
@@ -307,17 +361,13 @@ class TermsMachine(RuleBasedStateMachine):
 
     @initialize()
     def first_server(self) -> None:
-        self.start_server(0, 0)
+        self.start_server(0)
 
     @precondition(lambda self: len(self.world.servers) < 5)
-    @rule(stale=st.integers(0, 9), clock_ahead_ms=st.sampled_from((0, 0, 3_600_000, -3_600_000)), standby=st.booleans())
-    def start_server(self, stale: int, clock_ahead_ms: int, standby: bool = False) -> None:
-        """It begins at the end of a list that may be out of date."""
-        listed = [place for key in sorted(self.world.bucket.objects) if (place := parse_slot_key(key)) is not None]
-        shown = listed[: len(listed) - stale]
-        start = Place(*shown[-1]) if shown else BEGINNING
+    @rule(clock_ahead_ms=st.sampled_from((0, 0, 3_600_000, -3_600_000)), standby=st.booleans())
+    def start_server(self, clock_ahead_ms: int, standby: bool = False) -> None:
         kind = Standby if standby else Server
-        self.world.servers.append(kind(self.world, len(self.world.servers), start, clock_ahead_ms))
+        self.world.servers.append(kind(self.world, len(self.world.servers), clock_ahead_ms))
 
     @rule(
         number=st.integers(0, 4), fates=st.lists(st.sampled_from([*Fate, *[Fate.ANSWERED] * 4]), min_size=1, max_size=4)
@@ -334,6 +384,25 @@ class TermsMachine(RuleBasedStateMachine):
             if not self.some(number).fenced:
                 self.some(number).step(Fate.ANSWERED)
                 self.world.now_ms += time_passes
+
+    @rule(number=st.integers(0, 4), kind=st.sampled_from((Create, Swap)), time_passes=st.booleans())
+    def run_until_it_writes(self, number: int, kind: type[Create | Swap], time_passes: bool) -> None:
+        """And stop just before that: between the closing of a term and the name of its next owner, for example."""
+        for _ in range(40):
+            server = self.some(number)
+            if server.fenced or isinstance(server.request, kind):
+                break
+            server.step(Fate.ANSWERED)
+            self.world.now_ms += time_passes
+
+    @rule(number=st.integers(0, 4), steps=st.integers(5, 40))
+    def wake_up(self, number: int, steps: int) -> None:
+        """It has slept past every lease, gets writes, and goes on."""
+        self.world.now_ms += 2 * LEASE_MS
+        for _ in range(steps):
+            if not self.some(number).fenced:
+                self.append(number, replicated=False, count=1)
+                self.some(number).step(Fate.ANSWERED)
 
     @rule(number=st.integers(0, 4), replicated=st.booleans(), count=st.integers(1, 3))
     def append(self, number: int, replicated: bool, count: int) -> None:
@@ -363,7 +432,7 @@ class TermsMachine(RuleBasedStateMachine):
         world = self.world
         while world.bucket.under_way:
             world.bucket.land(0)
-        last = Server(world, len(world.servers), BEGINNING, 0)
+        last = Server(world, len(world.servers), 0)
         for _ in range(500):
             if last.primary or last.fenced:
                 break

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from xxhash import xxh3_64_hexdigest
 
 from tests.faults import FaultyDisk, SmallDisk
+from tests.patience import PATIENCE_S
 from topics.model.errors import DataDirIncompatible, DataDirLocked, StorageError
 from topics.storage.directory import FORMAT, DataDirectory, Meta
 from topics.storage.disk import Buffer, Disk, read_file, replace_file
@@ -108,6 +110,48 @@ def test_a_disk_that_is_full_to_its_last_page_lets_a_run_begin_and_end(tmp_path:
     third = opened(tmp_path, disk)
     assert third.previous.log_end == 4711
     assert not third.damaged_meta
+
+
+class HalfWritten(Disk):
+    """Between the two files that say how a run ended it waits, if it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stops = False
+        self.stopped, self.goes_on = threading.Event(), threading.Event()
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        if self.stops and target.endswith(META_FILES[0]):
+            self.stopped.set()
+            self.goes_on.wait(PATIENCE_S)
+
+
+def test_what_is_just_being_recorded_is_not_taken_for_that_of_another_process(tmp_path: Path) -> None:
+    """A standby that becomes primary records that while a checkpoint looks whether the directory is its own."""
+    disk, errors = HalfWritten(), list[StorageError]()
+    directory = DataDirectory(disk, str(tmp_path / "data"))
+    directory.open()
+
+    def verify() -> None:
+        try:
+            directory.verify_owned()
+        except StorageError as error:
+            errors.append(error)
+
+    directory.mark_clean(1)
+    disk.stops = True
+    recording, verifying = threading.Thread(target=directory.mark_open), threading.Thread(target=verify)
+    recording.start()
+    assert disk.stopped.wait(PATIENCE_S)
+    verifying.start()
+    # Without a lock it ends here, and has found something.
+    verifying.join(0.1)
+    disk.goes_on.set()
+    verifying.join(PATIENCE_S)
+    recording.join(PATIENCE_S)
+    assert errors == []
+    directory.close()
 
 
 def test_a_meta_file_torn_on_a_full_disk_is_served_by_the_other(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, Final, NamedTuple, cast
 
 from xxhash import xxh3_64_hexdigest
@@ -66,6 +67,10 @@ class DataDirectory:
         self._disk = disk
         self.path = os.path.abspath(path)
         self._lock = DirectoryLock(disk, self.path)
+        # A checkpoint looks at the files of `Meta` in another thread than the one that writes them.
+        self._recording = Lock()
+        # Whether the boot that is recorded is that of this run: a copy is opened with none.
+        self._is_marked = False
         self._meta_path = os.path.join(self.path, META)
         self._copy_path = os.path.join(self.path, META_COPY)
         self._shard_path = os.path.join(self.path, f"shard-{shard:02d}")
@@ -227,11 +232,14 @@ class DataDirectory:
 
     def mark_open(self) -> None:
         """Record the current boot. Only after recovery: the cut that the old boot decided is durable by then."""
-        self.replace_meta(Meta(self._disk.boot_id(), False, 0))
+        with self._recording:
+            self.replace_meta(Meta(self._disk.boot_id(), False, 0))
+            self._is_marked = True
 
     def mark_clean(self, log_end: int) -> None:
         """The last step of a clean stop: the log is complete and durable up to `log_end`."""
-        self.replace_meta(Meta(self._disk.boot_id(), True, log_end))
+        with self._recording:
+            self.replace_meta(Meta(self._disk.boot_id(), True, log_end))
 
     def _make_layout(self) -> None:
         for path in (self.wal_path, self.packs_path, self.snapshots_path, self.cold_path):
@@ -265,8 +273,12 @@ class DataDirectory:
     def verify_owned(self) -> None:
         """Raise StorageError if another process may be using the directory as well. Blocks."""
         self._lock.verify()
+        with self._recording:
+            self._verify_meta()
+
+    def _verify_meta(self) -> None:
         meta = self._current.meta
-        if self._disk.boot_id() != meta.boot_id:
+        if self._is_marked and self._disk.boot_id() != meta.boot_id:
             raise StorageError(
                 "the boot id has changed: this process was copied or moved while it used the data directory"
             )

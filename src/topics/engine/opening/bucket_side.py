@@ -117,8 +117,12 @@ class BucketSide:
             commit_log.closed = lambda: NotPrimary(fenced.message, primary=primary, role="standby")
         commit_log.refuse_writes(fenced.message)
 
-    def note_primary(self, holder: str) -> None:
-        """From here on the directory may have what the bucket does not have. Blocks."""
+    def own_directory(self, holder: str) -> None:
+        """A standby has become primary: a start after a crash goes on with what is here, which the bucket may not have.
+
+        Blocks.
+        """
+        self._directory.mark_open()
         write_note(self._disk, self._directory.path, Note(holder))
 
     def note_complete(self) -> None:

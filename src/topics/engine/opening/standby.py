@@ -215,7 +215,7 @@ class Standby:
         yield from store.skipping.written()
         yield from store.wait_shipped()
         # Nothing is acknowledged before this: a start after a crash finds a standby's directory, and empties it.
-        yield from in_thread(lambda: store.own_directory(holder))
+        yield from in_thread(lambda: store.bucket_side.own_directory(holder))
         shipping.begun = True
         store.standby = store.commit_log.closed = None
         store.scheduler.look_again()

@@ -226,8 +226,8 @@ class Store:
         self.transactions.recovered(whole=whole, fences_ahead=max(SEQ_CHUNK, seqs_min) if not_all_here else 0)
         if not_all_here:
             yield from skipping.written()
-        if joined is not None and (joined.restored is not None or replicated_topics(self.state)):
-            yield from self.wait_shipped()
+        if joined is not None:
+            yield from self.wait_shipped(log=joined.restored is not None or bool(replicated_topics(self.state)))
         # Only now: a start after a crash before this line must skip again.
         yield from in_thread(directory.mark_open)
         if self.shipping is not None:
@@ -351,21 +351,24 @@ class Store:
             time.sleep(PAUSE_S)
             yield
 
-    def wait_shipped(self) -> Steps[None]:
-        """The log must be in the bucket before anything else happens.
+    def wait_shipped(self, *, log: bool = True) -> Steps[None]:
+        """The lease must have begun, and with `log` the log must be in the bucket, before anything else happens.
 
         Which seqs are skipped must be there before any is assigned: the next restore must know. And so must be what
         readers of `replicated` topics see. A copy with a gap goes on from a snapshot.
         """
-        shipping = self.shipping
+        shipping, may_answer = self.shipping, self.commit_log.may_answer
         assert shipping is not None
-        self.syncer.want_sync(self.wal.written_to)
-        shipping.want(self.wal.written_to)
-        while shipping.shipped_to < self.wal.written_to and (shipping.whole or replicated_topics(self.state)):
+        if log:
+            self.syncer.want_sync(self.wal.written_to)
+            shipping.want(self.wal.written_to)
+        while (may_answer is not None and not may_answer()) or (
+            log and shipping.shipped_to < self.wal.written_to and (shipping.whole or replicated_topics(self.state))
+        ):
             self.settle()
             if shipping.fenced is not None:
                 raise shipping.fenced
-            if not shipping.whole and not self.snapshots.newest_position:
+            if log and not shipping.whole and self.snapshots.newest_position < max(1, shipping.shipped_to):
                 self._step_checkpoint()
             time.sleep(PAUSE_S)
             yield
@@ -503,11 +506,6 @@ class Store:
             if not self._step_checkpoint():
                 time.sleep(PAUSE_S)
             yield
-
-    def own_directory(self, holder: str) -> None:
-        """A standby has become primary: a start after a crash goes on with what is here. Blocks."""
-        self.directory.mark_open()
-        self.bucket_side.note_primary(holder)
 
     def _step_checkpoint(self) -> bool:
         """A step of the running checkpoint, or of a new one."""

@@ -95,12 +95,14 @@ class Following:
         # the thread's
         self._place, self._owner = start.place, start.owner
         self._position: int = start.position
-        self._time_ms = start.time_ms
+        self._time_ms, self._whole = start.time_ms, start.whole
         self._seen: Seen | None = None
         self._watched = Watched()
         self._alone_since_s: float | None = None
         self._lease_left_s = mine.lease_ms / 1000
         self._looked_s = self._look_due_s = 0.0
+        # Whether it has looked since it read the last slot: only that counts when it closes the term.
+        self._looked_after_slot = False
         self._slot_due_s = 0.0
         self._slot_pause_s = SLOT_PAUSE_S_MIN
         self._missing = 0
@@ -211,6 +213,9 @@ class Following:
             self._free(sent_s)
             return False
         self._slot_pause_s, self._slot_due_s, self._missing = SLOT_PAUSE_S_MIN, 0.0, 0
+        self._looked_after_slot = False
+        if not self._lease_left_s:
+            self._look_due_s = 0.0
         head, frames = found
         if isinstance(head, TermClosing):
             logger.info("%s is primary in term %d", head.holder, head.term + 1)
@@ -257,14 +262,15 @@ class Following:
         """Who is primary, and whether it lives."""
         now_s = self.clock_s()
         seen = run(self._bucket, read_primary())
+        answered_s, self._looked_after_slot = self.clock_s(), True
         renewed = seen is not None and (self._seen is None or seen.etag != self._seen.etag)
         lease_ms = seen.primary.lease_ms if seen is not None else self._mine.lease_ms
         if seen is None or seen.primary.term < self._place.term:
             # The one that has the term is about to say so, or to start: it gets as long as a lease.
-            self._alone_since_s = self._alone_since_s or now_s
-            self._lease_left_s = max(0.0, self._alone_since_s + lease_ms / 1000 - self.clock_s())
+            self._alone_since_s = self._alone_since_s or answered_s
+            self._lease_left_s = max(0.0, self._alone_since_s + lease_ms / 1000 - now_s)
         else:
-            self._lease_left_s = self._watched.look(seen, now_s * 1000) / 1000
+            self._lease_left_s = self._watched.look(seen, now_s * 1000, answered_s * 1000) / 1000
         interval_s = min(LOOK_S_MAX, lease_ms / 1000 / RENEWALS)
         again_s = EARLY * interval_s if renewed or not self._lease_left_s else AGAIN_SHARE * interval_s
         if renewed:
@@ -289,9 +295,12 @@ class Following:
         self._notify()
 
     def _may_take_over(self) -> bool:
+        if self.lost is not None:
+            return False
         if self._told and self._forced:
             return True
-        return (self._by_itself or self._told) and not self._lease_left_s and not self._is_behind()
+        ended = not self._lease_left_s and self._looked_after_slot and not self._is_behind()
+        return ended and (self._by_itself or self._told)
 
     def _take_over(self) -> bool:
         """Close the term here. False: another server has filled the slot, so there is more to follow."""
@@ -320,7 +329,7 @@ class Following:
             self._lease_left_s, self._token = self._mine.lease_ms / 1000, secrets.token_hex(16)
             self._give_up()
             return False
-        joined = Joined(mine.term, self._holder, self._token, self._position, True, seen, None)
+        joined = Joined(mine.term, self._holder, self._token, self._position, self._whole, seen, None, self._time_ms)
         # It stopped with everything in the bucket, so no reader has seen anything else.
         whole = before is not None and (before.term, before.end_position) == (place.term, self._position)
         self.taken = TakeOver(joined, 0 if whole else self._time_ms)

@@ -19,11 +19,11 @@ import msgspec
 
 from topics.model.errors import DataDirIncompatible
 from topics.storage.bucket.bucket import BucketError, Changed, ObjectBucket, Unreachable
-from topics.storage.bucket.chain import check_end, read_manifest, snapshots_in, walk
+from topics.storage.bucket.chain import End, check_end, read_manifest, snapshots_in, walk
 from topics.storage.bucket.connecting import connect, probe
 from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
 from topics.storage.bucket.restoring import Restored, restore_into
-from topics.storage.bucket.terms import Opened, Steps, open_term, run
+from topics.storage.bucket.terms import Steps, run, take_term
 from topics.storage.directory import DataDirectory, Meta
 from topics.storage.disk import Disk, read_file, replace_file
 
@@ -51,7 +51,10 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Joined(NamedTuple):
-    """A term of one's own. The log in the bucket ends at `position`; `whole`: it leads there from a snapshot."""
+    """A term of one's own. The log in the bucket ends at `position`; `whole`: it leads there from a snapshot.
+
+    Its last piece was cut at `time_ms`; 0: there is none.
+    """
 
     term: int
     holder: str
@@ -60,6 +63,7 @@ class Joined(NamedTuple):
     whole: bool
     seen: Seen
     restored: Restored | None
+    time_ms: int
 
 
 class Directory(NamedTuple):
@@ -120,7 +124,32 @@ class Joining:
 
     def join(self, restore_to: str) -> Joined:
         """Own a term; a vacant directory gets its data in `restore_to`."""
-        seen = self._wait_for_lease()
+        while True:
+            seen = self._wait_for_lease()
+            end = self._find_end()
+            if self._owns_next_term(seen, end):
+                break
+        term, position, whole, time_ms, restored = end.place.term + 1, end.position, end.whole, end.time_ms, None
+        if self._directory.vacant and end.time_ms:
+            restored = restore_into(
+                self._bucket, self._disk, restore_to, until=end.place, local_bytes_max=self._local_bytes
+            )
+            position, whole = restored.position, restored.whole
+            before = seen.primary if seen is not None else None
+            if before is not None and (before.term + 1, before.end_position) == (term, position):
+                # It stopped with everything in the bucket, so no reader has seen anything else.
+                restored = restored._replace(time_ms=0)
+        mine = Primary(term, self._holder, self._token, self._url, self._lease_ms)
+        announced = self._repeated(lambda: announce(mine, seen))
+        if announced.must_wait:
+            # Another server has started at the same time, or the answer was lost: its lease ends within this time.
+            self._pause(self._lease_ms / 1000)
+        after = f", after {end.owner}" if end.owner not in ("", self._holder) else ""
+        logger.info("primary in term %d%s, as %s", term, after, self._holder)
+        return Joined(term, self._holder, self._token, position, whole, announced, restored, time_ms)
+
+    def _find_end(self) -> End:
+        """The end of the log, if this directory may go on there."""
         moments = snapshots_in(self._bucket)
         manifest = read_manifest(self._bucket, moments[-1].key) if moments else None
         end = walk(self._bucket, manifest)
@@ -132,38 +161,24 @@ class Joining:
                 "from the bucket, start with --standby, which sets it aside, or use another prefix of the bucket",
                 directory=self._directory.path,
             )
+        return end
+
+    def _owns_next_term(self, seen: Seen | None, end: End) -> bool:
+        """Close the term at the end of the log, unless another server has gone on since."""
         if self._directory.holder is None:
             # Noted before the term is owned: a start after a crash must know that the term is its own.
             write_note(self._disk, self._directory.path, Note(self._holder))
-        opened = self._repeated(lambda: open_term(self._holder, self._token, self._now_ms(), end.place, end.owner))
-        if opened.closed != end.place:
-            end = walk(self._bucket, manifest, until=opened.closed)
-        position, whole, restored = end.position, end.whole, None
-        if self._directory.vacant and end.time_ms:
-            restored = restore_into(
-                self._bucket, self._disk, restore_to, until=opened.closed, local_bytes_max=self._local_bytes
-            )
-            position, whole = restored.position, restored.whole
-            before = seen.primary if seen is not None else None
-            if before is not None and (before.term + 1, before.end_position) == (opened.term, position):
-                # It stopped with everything in the bucket, so no reader has seen anything else.
-                restored = restored._replace(time_ms=0)
-        mine = Primary(opened.term, self._holder, self._token, self._url, self._lease_ms)
-        announced = self._repeated(lambda: announce(mine, seen))
-        if announced.must_wait:
-            # Another server has started at the same time, or the answer was lost: its lease ends within this time.
-            self._pause(self._lease_ms / 1000)
-        self._say(opened)
-        return Joined(opened.term, self._holder, self._token, position, whole, announced, restored)
-
-    def _say(self, opened: Opened) -> None:
-        before = f", after {opened.before}" if opened.before not in ("", self._holder) else ""
-        logger.info("primary in term %d%s, as %s", opened.term, before, self._holder)
+        # Looked at again: only what is seen after the last slot was read tells that nobody has the lease.
+        again = self._repeated(read_primary)
+        if (again and again.etag) != (seen and seen.etag):
+            return False
+        return self._repeated(lambda: take_term(self._holder, self._token, self._now_ms(), end.place))
 
     def _wait_for_lease(self) -> Seen | None:
         """Until another server has let its lease end; raises InUse if it renews it."""
         watched, said = Watched(), False
         while True:
+            sent_ms = time.monotonic() * 1000
             seen = self._repeated(read_primary)
             if seen is None or seen.primary.holder == self._directory.holder:
                 # The lock of the directory is ours, so the server that had this lease has ended.
@@ -175,7 +190,7 @@ class Joining:
                     "server with --standby, or use another prefix of the bucket",
                     directory=self._directory.path,
                 )
-            left_ms = watched.look(seen, time.monotonic() * 1000)
+            left_ms = watched.look(seen, sent_ms, time.monotonic() * 1000)
             if left_ms == 0.0:
                 return seen
             if not said:

@@ -6,6 +6,14 @@ before its first attempt at a renewal; others wait until they see the same versi
 
     primary    renew ●━━━━━━━━━━━ lease ━━━━━━━━━━▶ ends
     another          ○ sees it    ━━━━━━━━━━ lease ━━━━━━━━━━▶ takes over, later than that
+
+A renewal before the lease has ended continues it: no other server can have seen the end. One that comes later, because
+the primary slept or the bucket was away, may be replaced at once by a server that had seen the end before, and may even
+find the term closed already, which this object does not tell. So it counts only with a slot:
+
+    primary    ━ lease ━▶ ends    renew ●     fill a slot ●━━▶ now the lease counts, from the renewal on
+    another                  sees the end ○        ✗ its closing is refused, or comes after the slot: then it has read
+                                                     the slot, looks at this object again, and waits for a whole lease
 """
 
 from __future__ import annotations
@@ -98,13 +106,17 @@ class Watched:
         self._seen: Seen | None = None
         self._since_ms = 0.0
 
-    def look(self, seen: Seen | None, now_ms: float) -> float:
-        """For how long the lease may still live, in ms; 0.0: it has ended."""
+    def look(self, seen: Seen | None, sent_ms: float, answered_ms: float) -> float:
+        """For how long the lease may still live, in ms; 0.0: it has ended.
+
+        The object was read some time between both. A new version may be as young as the answer; that it is still the
+        same is known for the time of sending only.
+        """
         if seen is None or seen.primary.released:
             return 0.0
         if self._seen is None or self._seen.etag != seen.etag:
-            self._seen, self._since_ms = seen, now_ms
-        return max(0.0, self._since_ms + seen.primary.lease_ms - now_ms)
+            self._seen, self._since_ms = seen, answered_ms
+        return max(0.0, self._since_ms + seen.primary.lease_ms - sent_ms)
 
     def renewed(self, seen: Seen | None) -> bool:
         """Whether the object has changed since it was first looked at: its owner lives."""
@@ -112,17 +124,33 @@ class Watched:
 
 
 class OwnLease:
-    """The lease of this server, by its own clock: a thread renews it, the owner asks before it acknowledges writes."""
+    """The lease of this server, by its own clock: a thread renews it, the owner asks before it acknowledges writes.
+
+    It begins in doubt: whoever closes the term before this server has filled a slot of it need not have seen any lease.
+    """
 
     def __init__(self, lease_s: float, clock: Callable[[], float]) -> None:
         self._lease_s, self._clock = lease_s, clock
-        self._until_s = clock() + lease_s
+        self._until_s = float("-inf")
+        # When the newest renewal was sent that the bucket has answered.
+        self.renewed_s = float("-inf")
         self._ran_s = clock()
-        self._doubts = False
+        self._doubts = True
+
+    @property
+    def holds(self) -> bool:
+        """Until the lease has ended no other server closes the term, unless it is told to by force."""
+        return self._clock() < self._until_s
 
     def renewed(self, sent_s: float) -> None:
-        """The bucket has answered a renewal that was sent then."""
-        self._until_s = sent_s + self._lease_s
+        """The bucket has answered a renewal whose first attempt was sent then."""
+        if self.holds:
+            self._until_s = sent_s + self._lease_s
+        self.renewed_s = sent_s
+
+    def proven(self, renewed_s: float) -> None:
+        """A slot was filled by a request whose first attempt was made after the renewal of then had been answered."""
+        self._until_s = max(self._until_s, renewed_s + self._lease_s)
 
     def slept(self) -> bool:
         """Called in every tick that acknowledges writes: whether the owner has slept past the end of the lease.
@@ -138,7 +166,7 @@ class OwnLease:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it slept, and the bucket has not told since that it is still primary."""
-        if self._doubts and self._clock() < self._until_s:
+        """Whether it has begun or slept, and the bucket has not told since that it is primary."""
+        if self._doubts and self.holds:
             self._doubts = False
         return self._doubts

@@ -73,10 +73,10 @@ def restore_into(
     disk.makedirs(log.path)
     end = walk(bucket, manifest, until=until, at_ms=at_ms, take=log.add)
     log.close()
-    if not end.time_ms:
-        raise _nothing(bucket, moments, at_ms)
     if whole_only and not end.whole:
         return Restored(end.position, end.time_ms, log.count, end.whole, end.place, end.owner)
+    if not end.time_ms:
+        raise _nothing(bucket, moments, at_ms)
     files = manifest.files if manifest is not None else []
     staying = packs_to_leave(files, local_bytes_max)
     for file in files:
@@ -130,13 +130,23 @@ def _check_file(disk: Disk, path: str, file: StoredFile) -> None:
 def _nothing(bucket: ObjectBucket, moments: list[SnapshotMoment], at_ms: int | None) -> NotInBucket:
     """Why there is nothing to restore: the bucket is empty, or does not go back that far."""
     oldest_ms = moments[0].time_ms if moments else None
-    first = run(bucket, read_slot(Place(1, 0)))
-    if first is not None and isinstance(first[0], LogPiece) and not first[0].from_position:
-        oldest_ms = first[0].time_ms
+    first = _first_piece(bucket)
+    if first is not None and not first.from_position:
+        oldest_ms = first.time_ms
     if at_ms is None or oldest_ms is None:
         return NotInBucket("the bucket holds no log below this prefix")
     when = datetime.fromtimestamp(oldest_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return NotInBucket(f"the bucket holds nothing from before that time; its oldest moment is {when}", oldest=when)
+
+
+def _first_piece(bucket: ObjectBucket) -> LogPiece | None:
+    """The first one that is not just the beginning of a lease."""
+    place = Place(1, 0)
+    while (found := run(bucket, read_slot(place))) is not None and isinstance(found[0], LogPiece):
+        if found[0].to_position:
+            return found[0]
+        place = place.next
+    return None
 
 
 class _LogFiles:

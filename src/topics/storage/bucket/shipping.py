@@ -26,16 +26,16 @@ from topics.model.errors import TopicsError
 from topics.storage.bucket.bucket import ObjectBucket, Unreachable
 from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
 from topics.storage.bucket.joining import Joined
-from topics.storage.bucket.keeping import Keeping, stored_files
+from topics.storage.bucket.keeping import Keeping
 from topics.storage.bucket.lease import OwnLease, announce
 from topics.storage.bucket.piece_queue import PieceQueue
-from topics.storage.bucket.restoring import END_BYTES
-from topics.storage.bucket.slots import FILES, LogPiece
+from topics.storage.bucket.slots import LogPiece
 from topics.storage.bucket.terms import Place, TakenOver, run, write_piece
+from topics.storage.bucket.uploading import Uploading
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
-from topics.storage.pack import PACK_FOOTER_BYTES, Packs
-from topics.storage.snapshot import FOOTER_BYTES, Pin, Snapshots
+from topics.storage.pack import Packs
+from topics.storage.snapshot import Pin, Snapshots
 from topics.storage.wal.syncer import Syncer
 from topics.storage.wal.wal import LogSpan, Wal
 
@@ -96,11 +96,11 @@ class Shipping:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bucket, self._joined = bucket, joined
-        self._disk, self._directory, wal, self._syncer, snapshots, self._packs = source
-        self._wal, self._snapshots = wal, snapshots
+        self._disk, directory, wal, self._syncer, snapshots, packs = source
+        self._wal, self._snapshots, self._now_ms, self._clock = wal, snapshots, now_ms, clock
         self._pace, self._notify, self._made_by = pace, notify, made_by
-        self._now_ms, self._clock = now_ms, clock
-        self._keeping = Keeping(bucket, pace.keep_ms, self._go_on, self._packs.remote_keys)
+        self._keeping = Keeping(bucket, pace.keep_ms, self._go_on, packs.remote_keys)
+        self._uploading = Uploading(bucket, self._disk, directory, packs, renew=self._renew, meanwhile=self._meanwhile)
         self.term = joined.term
 
         # the owner's; `begun`: which seqs this server skips, because one before it may have used them, is in the log
@@ -129,13 +129,15 @@ class Shipping:
         self.fenced: TakenOver | None = None
         self.pieces_total = self.bytes_total = self.failures_total = self.gaps_total = 0
         # the thread's
-        self._slot = 0
-        self._manifest_ms = 0
+        self._slot = self._manifest_ms = 0
+        # the one that is on its way, and the newest renewal before its first attempt
         self._piece: tuple[LogPiece, bytes] | None = None
-        # the newest slots: which of them holds a position, a snapshot must know
-        self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)
+        self._after_renewal_s = self._lease.renewed_s
+        # where the slots end, and when the last piece was cut
+        self._end_position, self._end_ms = joined.position, joined.time_ms
+        self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)  # the newest slots, for snapshots
         self._seen, self._renew_at_s = joined.seen, clock()  # at once: reading the log may have taken most of the lease
-        self._uploaded: set[str] | None = None  # unknown until the first snapshot of this run
+        self._renewing_s: float | None = None
         self._thread = Thread(target=self._run, name="topics-bucket", daemon=True)
         wal.keep_from = self._offered_to if self.whole else None
         if not self.whole:
@@ -184,7 +186,7 @@ class Shipping:
             self._wake()
 
     def may_answer(self) -> bool:
-        """Whether this server may acknowledge writes: not if it slept past its lease, until the bucket was asked."""
+        """Whether this server may acknowledge writes: not before its lease began, or again after it slept past it."""
         if self._lease.slept():
             logger.warning("this server did not run past the end of its lease: the bucket is asked who is primary")
             with self._changed:
@@ -295,6 +297,9 @@ class Shipping:
                 self.whole = True
                 self._offered_to = self._wal.keep_from = pin.position
         newest = self._snapshots.newest_position
+        if not self.whole and newest < self.shipped_to:
+            # The copy would go back over what is there, and acknowledged.
+            return
         if newest == self._pinned_position and (self.whole or self.away_since_s is not None):
             return
         if not newest or self.away_since_s is not None or self.fenced is not None:
@@ -372,8 +377,10 @@ class Shipping:
             return
         piece, frames = self._piece
         run(self._bucket, write_piece(piece, frames))
+        self._lease.proven(self._after_renewal_s)
         self._piece = None
         self._slot += 1
+        self._end_position, self._end_ms = piece.to_position, piece.time_ms
         self._places.append((piece.from_position, Place(piece.term, piece.slot)))
         self.pieces_total += 1
         self.bytes_total += len(frames)
@@ -418,8 +425,11 @@ class Shipping:
             raise OSError(errno.EIO, f"{span.path} ends before position {span.to_position}")
         return frames
 
-    def _new_piece(self, from_position: int, to_position: int, salt: int) -> LogPiece:
-        return LogPiece(self.term, self._slot, self._joined.token, self._now_ms(), from_position, to_position, salt)
+    def _new_piece(self, from_position: int, to_position: int, salt: int, time_ms: int | None = None) -> LogPiece:
+        """The next one; what made the one before has been carried out."""
+        self._after_renewal_s = self._lease.renewed_s
+        cut_ms = self._now_ms() if time_ms is None else time_ms
+        return LogPiece(self.term, self._slot, self._joined.token, cut_ms, from_position, to_position, salt)
 
     def _ship_snapshot(self) -> None:
         with self._changed:
@@ -431,12 +441,12 @@ class Shipping:
         place = self._place_of(pin.position)
         self._manifest_position = -1
         try:
-            files = [self._upload(self._directory.name_of(pin.path), pin.path, FOOTER_BYTES)]
+            files = [self._uploading.snapshot(pin.path)]
             for number in sorted(pin.packs):
                 if self._stopping:
                     # The rest of the log comes first: a server that is restored needs it.
                     return
-                files.append(self._upload_pack(number))
+                files.append(self._uploading.pack(number))
         except FileNotFoundError as error:
             # It was given up to make room; there is a newer one.
             logger.warning("a snapshot was removed before it was in the bucket: %s", error)
@@ -449,15 +459,9 @@ class Shipping:
             self._ship_piece()
         # Its key has position, term and time: a second attempt, which may name another slot, needs another time.
         self._manifest_ms = max(self._now_ms(), self._manifest_ms + 1)
+        holder, made_ms = self._joined.holder, self._manifest_ms
         manifest = SnapshotManifest(
-            MANIFEST_FORMAT,
-            self.term,
-            place.slot,
-            self._joined.holder,
-            pin.position,
-            self._manifest_ms,
-            self._made_by,
-            files,
+            MANIFEST_FORMAT, self.term, place.slot, holder, pin.position, made_ms, self._made_by, files
         )
         self._bucket.create(manifest.key, encode_manifest(manifest))
         if ends_gap:
@@ -487,35 +491,6 @@ class Shipping:
             if self._snapshot is pin:
                 self._snapshot = None
         self._notify()
-
-    def _upload(self, name: str, path: str, footer_bytes: int) -> StoredFile:
-        """Store a file that never changes, under a name that has the checksum at its end."""
-        fd = self._disk.open(path, os.O_RDONLY)
-        try:
-            size = self._disk.size(fd)
-            footer = self._disk.pread(fd, footer_bytes, size - footer_bytes)
-        finally:
-            self._disk.close(fd)
-        key = f"{FILES}{os.path.basename(name)}-{footer[-END_BYTES:].hex()}"
-        if self._uploaded is None:
-            self._uploaded = stored_files(self._bucket, self._renew)
-        if key not in self._uploaded:
-            self._meanwhile(lambda: self._bucket.upload(key, path))
-            self._uploaded.add(key)
-        return StoredFile(name, key, size)
-
-    def _upload_pack(self, number: int) -> StoredFile:
-        """Store a pack, unless the bucket has it; it may leave this disk meanwhile, because the bucket has it."""
-        name = self._directory.name_of(self._packs.hot_path(number))
-        remote = self._packs.remote(number)
-        if remote is None:
-            try:
-                return self._upload(name, self._packs.path_of(number), PACK_FOOTER_BYTES)
-            except FileNotFoundError:
-                remote = self._packs.remote(number)
-                if remote is None:
-                    raise
-        return StoredFile(name, remote.key, remote.size_bytes)
 
     def _meanwhile(self, upload: Callable[[], None]) -> None:
         """Run an upload, which may take minutes, while the lease is renewed and the log is shipped."""
@@ -573,13 +548,29 @@ class Shipping:
     def _renew(self) -> None:
         if self._clock() < self._renew_at_s:
             return
-        sent_s = self._clock()
+        if self._renewing_s is None:
+            self._renewing_s = self._clock()
+        # From before the first attempt: others may have seen the object since then.
+        sent_s = self._renewing_s
         mine = self._seen.primary.later(self._slot)
-        seen = self._seen
-        self._seen = run(self._bucket, announce(mine, seen))
-        self._renew_at_s = sent_s + self._lease_s / RENEWALS
+        self._seen = run(self._bucket, announce(mine, self._seen))
+        self._renewing_s = None
         self._lease.renewed(sent_s)
         self._come_back()
+        if not self._lease.holds:
+            self._prove()
+        self._renew_at_s = sent_s + self._lease_s / RENEWALS
+
+    def _prove(self) -> None:
+        """Fill a slot with nothing: the renewal came when the lease had ended, and counts if the term is not closed.
+
+        Its time is that of the piece before it: what was acknowledged since then may not be in the bucket.
+        """
+        if self._piece is not None:
+            # Its first attempt may have arrived before the renewal, and would prove nothing.
+            self._ship_piece()
+        self._piece = self._new_piece(self._end_position, self._end_position, 0, self._end_ms), b""
+        self._ship_piece()
 
     def _release(self) -> None:
         end_position = self.shipped_to if self.is_complete and self.begun else -1

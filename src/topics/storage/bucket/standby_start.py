@@ -14,12 +14,15 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from msgspec import structs
+
 from topics.model.errors import DataDirIncompatible
 from topics.storage.bucket.bucket import ObjectBucket
 from topics.storage.bucket.connecting import connect, probe
 from topics.storage.bucket.joining import NOTE, Note, new_holder, read_note, write_note
+from topics.storage.bucket.lease import Watched, read_primary
 from topics.storage.bucket.restoring import NotInBucket, Restored, restore_into
-from topics.storage.bucket.terms import BEGINNING, Place
+from topics.storage.bucket.terms import BEGINNING, Place, run
 from topics.storage.directory import DataDirectory, Meta
 from topics.storage.disk import Disk
 
@@ -31,7 +34,10 @@ REMOVED_MAX = 5
 
 
 class StartingPoint(NamedTuple):
-    """Where a standby goes on: the first slot that it has not read, who has its term, and the log before it."""
+    """Where a standby goes on: the first slot that it has not read, who has its term, and the log before it.
+
+    Not `whole`: what the bucket has after that log is of no use, because its primary died before a snapshot led there.
+    """
 
     holder: str
     place: Place
@@ -39,6 +45,7 @@ class StartingPoint(NamedTuple):
     position: int
     # when its last piece was cut; 0: there is none
     time_ms: int
+    whole: bool = True
 
 
 def begin_standby(
@@ -49,6 +56,7 @@ def begin_standby(
     *,
     now_ms: Callable[[], int],
     pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[ObjectBucket, StartingPoint]:
     """Check the bucket, and fill the directory from it. Blocks."""
     bucket = connect(url, environ)
@@ -58,13 +66,14 @@ def begin_standby(
     holder = new_holder()
     # Before there is any data: whatever starts here later knows that none of it is its own.
     write_note(disk, directory.path, Note(holder, standby=True))
-    restored = _restored(bucket, disk, directory, pause)
+    restored = _restored(bucket, disk, directory, _Gap(bucket, pause, clock))
     if restored is None:
         directory.begin()
         disk.remove_tree(directory.restoring_path)
         return bucket, StartingPoint(holder, BEGINNING, "", 0, 0)
     directory.fill(Meta(disk.boot_id(), False, 0))
-    return bucket, StartingPoint(holder, restored.place, restored.owner, restored.position, restored.time_ms)
+    place, owner, position, time_ms = restored.place, restored.owner, restored.position, restored.time_ms
+    return bucket, StartingPoint(holder, place, owner, position, time_ms, restored.whole)
 
 
 def _make_vacant(disk: Disk, directory: DataDirectory, now_ms: int) -> None:
@@ -85,18 +94,17 @@ def _make_vacant(disk: Disk, directory: DataDirectory, now_ms: int) -> None:
     aside = directory.set_aside(f"aside-{when}", NOTE)
     logger.warning(
         "this directory was a primary's, and may have writes that the bucket does not have: it is set aside in %s, "
-        "where `topics export` reads it; remove it when you do not need it",
+        "which a server with a bucket of its own can serve (TOPICS_BUCKET=file:///an/empty/directory); remove it when "
+        "you do not need it",
         aside,
     )
 
 
-def _restored(
-    bucket: ObjectBucket, disk: Disk, directory: DataDirectory, pause: Callable[[float], None]
-) -> Restored | None:
-    said, removed = False, 0
+def _restored(bucket: ObjectBucket, disk: Disk, directory: DataDirectory, gap: _Gap) -> Restored | None:
+    removed = 0
     while True:
         try:
-            restored = restore_into(bucket, disk, directory.restoring_path, whole_only=True)
+            restored = restore_into(bucket, disk, directory.restoring_path, whole_only=not gap.stays)
         except NotInBucket as error:
             if "key" not in error.detail:
                 return None
@@ -105,10 +113,45 @@ def _restored(
             if removed == REMOVED_MAX:
                 raise
         else:
-            if restored.whole:
+            if restored.whole or gap.stays:
                 return restored
-            if not said:
-                logger.warning("the log in the bucket has a gap: waiting for the primary's next snapshot")
-                said = True
+            gap.look(restored)
         directory.clear_unfinished()
-        pause(GAP_PAUSE_S)
+        gap.pause()
+
+
+class _Gap:
+    """A gap in the log: its primary ends it with a snapshot, or has died before and leaves what comes before it."""
+
+    def __init__(self, bucket: ObjectBucket, pause: Callable[[float], None], clock: Callable[[], float]) -> None:
+        self._bucket, self._pause, self._clock = bucket, pause, clock
+        self._watched = Watched()
+        self._said = self._has_nothing = False
+        # No primary ends it: the log before it is what the next one goes on with.
+        self.stays = False
+
+    def pause(self) -> None:
+        self._pause(0.0 if self.stays else GAP_PAUSE_S)
+
+    def look(self, found: Restored) -> None:
+        """Whether somebody may end the gap; what is found of the log before it."""
+        if not self._said:
+            logger.warning("the log in the bucket has a gap: waiting for the primary's next snapshot")
+            self._said = True
+        sent_s = self._clock()
+        seen = run(self._bucket, read_primary())
+        if seen is not None and seen.primary.term < found.place.term:
+            # The one that has the term since has not said so yet.
+            seen = structs.replace(seen, primary=structs.replace(seen.primary, released=False))
+        if self._watched.look(seen, sent_s * 1000, self._clock() * 1000):
+            self._has_nothing = False
+        elif found.time_ms:
+            logger.warning("no primary is there to end the gap: this standby goes on with the log before it")
+            self.stays = True
+        elif not self._has_nothing:
+            logger.error(
+                "%s was primary last, and is gone before it had sent its first snapshot: start it again on its "
+                "directory, or start a server without --standby to begin with nothing",
+                found.owner,
+            )
+            self._has_nothing = True

@@ -8,7 +8,9 @@ server that takes over fills the next slot with a closing, which names the owner
 
 * A slot is created once, so of a late piece of A and the closing of B one is refused: both know which.
 * B reads all slots up to its closing before it writes. A piece that was acknowledged is one of them.
-* Two that take over write to the same slot. One of them has the next term, the other closes that one in its turn.
+* B looks at the lease of A after it has read the last of them (`lease`). So a slot that A fills after a renewal keeps B
+  from closing the term for the whole lease.
+* Two that take over write to the same slot. One of them has the next term, the other reads that first.
 * A write without an answer is repeated with the same bytes. If the slot exists by then, reading it tells whose it is.
 
 Nothing here does I/O: a protocol is a generator that yields a request and is sent its reply, or has the error thrown
@@ -132,45 +134,11 @@ def write_piece(piece: LogPiece, frames: bytes | memoryview) -> Steps[None]:
             ) from None
 
 
-class Opened(NamedTuple):
-    """A term of one's own: `closed` is where the term before it ends, `before` who had that one."""
-
-    term: int
-    closed: Place
-    before: str
-
-
-def open_term(holder: str, token: str, time_ms: int, start: Place = BEGINNING, owner: str = "") -> Steps[Opened]:
-    """Close the newest term, wherever it ends, and own the next one.
-
-    `start` is any slot that exists or is the first free one: the nearer to the end, the fewer requests. `owner` is who
-    has its term, if known. After Unreachable it is called again with the same token.
-    """
-    place, before = start, owner
-    while True:
-        closing = TermClosing(place.term, place.slot, token, time_ms, holder)
-        try:
-            yield Create(slot_key(*place), encode_slot(closing))
-            return Opened(place.term + 1, place, before)
-        except Exists:
-            found = yield from read_slot(place)
-        if found is None:
-            raise Changed(f"slot {place.slot} of term {place.term} exists and cannot be read yet")
-        head = found[0]
-        if isinstance(head, LogPiece):
-            place = place.next
-        elif head.token == token:
-            # An earlier attempt of our own, whose answer was lost.
-            return Opened(place.term + 1, place, before)
-        else:
-            place, before = Place(place.term + 1, 0), head.holder
-
-
 def take_term(holder: str, token: str, time_ms: int, place: Place) -> Steps[bool]:
     """Close a term at this slot, and nowhere else, and own the next one: for a server that has read all before it.
 
-    False: the slot is filled by another, with a piece or a closing that is to be read first. After Unreachable it is
-    called again with the same token.
+    It must have looked who is primary after it had read that. False: the slot is filled by another, with a piece or a
+    closing that is to be read first. After Unreachable it is called again with the same token.
     """
     try:
         yield Create(slot_key(*place), encode_slot(TermClosing(place.term, place.slot, token, time_ms, holder)))
@@ -180,23 +148,3 @@ def take_term(holder: str, token: str, time_ms: int, place: Place) -> Steps[bool
             raise Changed(f"slot {place.slot} of term {place.term} exists and cannot be read yet") from None
         return isinstance(found[0], TermClosing) and found[0].token == token
     return True
-
-
-class Newest(NamedTuple):
-    """The end of the log: the first free slot, who has its term, and the last piece before it."""
-
-    place: Place
-    owner: str
-    piece: LogPiece | None
-
-
-def find_end(start: Place = BEGINNING, owner: str = "") -> Steps[Newest]:
-    """The first free slot after `start`, slot by slot."""
-    place, piece = start, None
-    while (found := (yield from read_slot(place))) is not None:
-        head = found[0]
-        if isinstance(head, LogPiece):
-            piece, place = head, place.next
-        else:
-            place, owner = Place(place.term + 1, 0), head.holder
-    return Newest(place, owner, piece)
