@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from topics_spark.source import offsets
 from topics_spark.source.offsets import Head, Position
-from topics_spark.source.ranges import Range, Share, shares
+from topics_spark.source.ranges import RANGES_MAX, Range, Share, shares
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 HEADS = st.dictionaries(NAMES, st.integers(0, 500).map(lambda head: Head(1, head, 1)))
@@ -35,6 +35,13 @@ def test_shares_hold_every_seq_once_and_keep_the_limits(
     wanted = min(partitions_min, len(seqs))
     # Shares of equal size: rounding up can make fewer than asked, never so few that one could be split evenly again.
     assert len(parts) >= -(-len(seqs) // -(-len(seqs) // wanted)) if wanted else not parts
+
+
+def test_a_thousand_small_topics_are_not_for_one_task() -> None:
+    ranges = [Range(f"t{number}", 1, 0, 1) for number in range(1_000)]
+    parts = shares(ranges, 1, 100_000)
+    assert ranges_of(parts) == ranges
+    assert {len(part.ranges) for part in parts if isinstance(part, Share)} == {RANGES_MAX}
 
 
 @given(st.dictionaries(NAMES, st.integers(0, 500)), st.integers(1, 600))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving import serving
-from tests.spark.runner_process import running, until
+from tests.spark.runner_process import WAIT_S_MAX, running, until
 from topics.client import Client
 from topics_spark import class_archive
 from topics_spark.class_archive import MAKING, OPTIONS, USING, VARIABLE, add_archive, names_archive
@@ -173,7 +173,9 @@ def test_a_real_runner_makes_an_archive_before_it_ends_and_the_next_one_maps_it(
         with running(port, tmp_path, environ=environ) as runner:
             until(lambda: client.state("out").head_seq == records, lambda: runner.log)
             mapped = archives_mapped(runner.process.pid)
-            assert runner.terminate() == 0
+            runner.process.terminate()
+            assert runner.process.wait(WAIT_S_MAX) == 0
+            runner.kill()
             assert "[cds" not in runner.log
             assert "[aot" not in runner.log
         return mapped

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from tests.spark.bounds import needs_empty_batches
 from tests.spark.pipeline_world import END_S_MAX, World
 from topics.client import Fenced
 from topics.model.errors import InvalidRequest
@@ -91,6 +92,7 @@ def test_a_function_of_an_allowed_module(world: World) -> None:
     assert world.data("out") == [{"n": 2}]
 
 
+@needs_empty_batches
 def test_aggregate_counts_sums_and_percentiles_of_windows(world: World) -> None:
     events = [{"at": f"2026-01-01T00:0{minute}:30Z", "who": who, "ms": ms} for minute, who, ms in
               [(0, "a", 1), (0, "a", 3), (0, "b", 5), (1, "a", 7), (9, "z", 0)]]  # fmt: skip
@@ -135,6 +137,7 @@ def test_dedupe_leaves_one_of_each_key(world: World) -> None:
     assert sorted(row["id"] for row in world.data("out")) == [0, 1, 2, 7]
 
 
+@needs_empty_batches
 def test_sessions_end_when_nothing_comes_for_a_while(world: World) -> None:
     moments = [("a", "00:00:00"), ("a", "00:05:00"), ("b", "00:01:00"), ("a", "01:00:00"), ("z", "09:00:00")]
     world.append("clicks", *({"who": who, "at": f"2026-01-01T{at}Z"} for who, at in moments))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from topics_spark.options import PARTITIONS_MAX
+
+# Each range is a request: a pattern over thousands of small topics is not for one task.
+RANGES_MAX: Final = 100
 
 
 class Range(NamedTuple):
@@ -46,9 +49,13 @@ class FileShare(InputPartition):
 
 
 def shares(ranges: Iterable[Range], partitions_min: int, records_max: int) -> list[InputPartition]:
-    """Equal shares: as many as asked for, or more so that none exceeds `records_max` seqs."""
+    """Equal shares: as many as asked for, or more so that none exceeds `records_max` seqs, or RANGES_MAX topics."""
     ranges = [each for each in ranges if each.seqs]
-    return [Share(tuple(share)) for share in dealt(ranges, share_seqs(ranges, partitions_min, records_max))]
+    return [
+        Share(tuple(share[first : first + RANGES_MAX]))
+        for share in dealt(ranges, share_seqs(ranges, partitions_min, records_max))
+        for first in range(0, len(share), RANGES_MAX)
+    ]
 
 
 def share_seqs(ranges: Iterable[Range], partitions_min: int, records_max: int) -> int:
