@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ET
 from collections.abc import Generator
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import parse_qsl, quote_from_bytes, unquote_to_bytes
 
@@ -20,9 +21,7 @@ from topics.http.request import Request
 
 
 def form(body: bytes) -> Generator[Any, None, tuple[str, dict[str, str]]]:
-    request = Request.__new__(Request)
-    request.body = body
-    return QueryProtocol().operation(request)
+    return QueryProtocol().operation(cast("Request", SimpleNamespace(body=body)))
 
 
 def run(steps: Generator[Any, None, Any]) -> tuple[Any, int]:
