@@ -111,6 +111,17 @@ def test_a_piece_after_the_last_renewal_does_not_delay_the_take_over_by_another_
     assert (taken.joined.position, taken.lost_since_ms) == (128, 2)
 
 
+def test_a_standby_whose_next_slot_was_removed_does_not_say_that_it_is_up_to_date(tmp_path: Path) -> None:
+    bucket = Interrupted(tmp_path / "bucket")
+    announced(bucket, Primary(1, "primary", "token", "http://primary", 9_000, slot=3))
+    standby = ByHand(bucket, Place(1, 0), 64)
+    began_s = standby.now_s
+    with pytest.raises(FellBehind):
+        standby.go_on(1100.0)
+    assert standby.now_s > began_s
+    assert standby.following.known_s() == began_s
+
+
 @pytest.mark.parametrize("released", [False, True])
 def test_whoever_has_closed_the_term_gets_the_time_to_say_so(tmp_path: Path, released: bool) -> None:
     bucket = Interrupted(tmp_path / "bucket")

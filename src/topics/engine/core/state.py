@@ -25,6 +25,8 @@ from topics.storage.pack import Packs
 
 NEVER = 2**64
 HIDDEN = "!"
+# chunk of a snapshot:  | "\0NEXT_ID" | id u64 |
+NEXT_ID_CHUNK = b"\0NEXT_ID"
 
 F = TypeVar("F", bound=Feature)
 
@@ -94,9 +96,11 @@ class State:
                 self.touch(topic)
             self.dirty.add(topic)
         found = kind.fold(self, op)
-        if topic is None and position > self.capture_from and op.topic_id in self.by_id:
-            # Created after the checkpoint's position: not part of it.
-            self.by_id[op.topic_id].captured = self.checkpoint
+        if position > self.capture_from:
+            made = self.by_id.get(op.topic_id)
+            if made is not None and made is not topic:
+                # Created after the checkpoint's position: not part of it.
+                made.captured = self.checkpoint
         return found
 
     def fold_ahead(self, op: Op) -> None:
@@ -109,6 +113,13 @@ class State:
     def new_id(self) -> int:
         self.next_id += 1
         return self.next_id - 1
+
+    def encode_next_id(self) -> bytes:
+        """For a snapshot: the highest ids may be those of topics that are gone, and an id is not given out twice."""
+        return NEXT_ID_CHUNK + self.next_id.to_bytes(8, "little")
+
+    def restore_next_id(self, chunk: bytes) -> None:
+        self.next_id = max(self.next_id, int.from_bytes(chunk[len(NEXT_ID_CHUNK) :], "little"))
 
     def touch(self, topic: Topic) -> None:
         """An op is about to change this topic: a fold calls it for every topic but the op's own."""
@@ -359,11 +370,23 @@ class State:
         topic.clock_ms = op.ts
         for feature in self.features:
             feature.created(topic)
+        self._vacate(topic.id)
         self.add(topic)
         self.dirty.add(topic)
 
+    def _vacate(self, topic_id: int) -> None:
+        """A hidden topic may still have the id of a new one: it goes without an op, perhaps earlier on another server.
+
+        Snapshots did not have the next id at first, so a start could give out an id again.
+        """
+        former = self.by_id.get(topic_id)
+        if former is not None and former.name.startswith(HIDDEN):
+            self.touch(former)
+            self.remove(former)
+
     def adopt(self, topic: Topic) -> None:
         """A topic that an op created: like `add`, and not part of a checkpoint that began before it."""
+        self._vacate(topic.id)
         self.add(topic)
         if self.behind_mark:
             topic.captured = self.checkpoint
@@ -397,7 +420,11 @@ class State:
 
     def drop(self, op: Dropped) -> list[str]:
         """The names of the routers that were removed with the topic."""
-        topic = self.by_id[op.topic_id]
+        topic = self.by_id.get(op.topic_id)
+        if topic is None:
+            # A hidden topic that went without an op here, and was still there where the op was decided.
+            self.next_id = max(self.next_id, op.topic_id + 1)
+            return []
         gone = [name for feature in self.features for name in feature.dropped(topic)]
         self.dropped.add(topic.name)
         self.remove(topic)

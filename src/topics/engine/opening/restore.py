@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from topics.engine.core.checkpoints.image import decode_topic
 from topics.engine.core.ops import CARRIED, TIMED, decode_carried, decode_timed
-from topics.engine.core.state import State
+from topics.engine.core.state import NEXT_ID_CHUNK, State
 from topics.engine.log.dropped_names import DROPPED_CHUNK
 from topics.storage.snapshot import Snapshot
 from topics.storage.steps import Steps
@@ -23,6 +23,8 @@ def restore(state: State, snapshot: Snapshot | None) -> Steps[list[tuple[int, by
             carried.append(decode_carried(chunk))
         elif chunk.startswith(DROPPED_CHUNK):
             state.dropped.restore(chunk)
+        elif chunk.startswith(NEXT_ID_CHUNK):
+            state.restore_next_id(chunk)
         else:
             topic = yield from decode_topic(chunk, state.features)
             state.add(topic)

@@ -10,7 +10,7 @@ carries, to their topics, all in the fold of one op.
 
 A stage that is dropped has no part in the state any more, but its hidden topics are removed later, a few at a time:
 there may be a hundred thousand. No op says so. A snapshot may still have them, without a stage that refers to them:
-a start then removes them again.
+a start, or a standby that takes over, then removes them with an op. It has no effect where they are gone already.
 """
 
 from __future__ import annotations
@@ -260,6 +260,9 @@ class Ledger(Feature):
                 continue
             _, shelf = shelves.popitem()
             topics_max -= 1
+            if state.by_id.get(shelf.id) is not shelf:
+                # Another server still had it without its stage, and removed it; or its id was given out again.
+                continue
             if state.awaits_capture(shelf):
                 # The op that dropped it may come after the position of the running checkpoint.
                 state.capture(shelf)

@@ -436,7 +436,8 @@ class Transactions:
 
     def _drop_hidden(self, ids: list[int]) -> None:
         for topic_id in ids:
-            if topic_id in self._state.by_id:
+            topic = self._state.by_id.get(topic_id)
+            if topic is not None and topic.name.startswith(STAGING):
                 op = Dropped(topic_id)
                 self._commit_log.submit(op, op.encode(), gated=False, urgent=True)
 

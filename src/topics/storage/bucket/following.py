@@ -241,13 +241,14 @@ class Following:
         self._notify()
 
     def _free(self, sent_s: float) -> None:
-        with self._changed:
-            self._known_s = sent_s
         if self._is_behind():
             # The primary has told that the slot is filled: it was removed, or is not seen yet.
             self._missing += 1
             if self._missing > MISSING_MAX:
                 raise FellBehind(f"slot {self._place.slot} of term {self._place.term} is no longer in the bucket")
+        else:
+            with self._changed:
+                self._known_s = sent_s
         self._slot_pause_s *= 2
         rests = self._slot_pause_s > SLOT_PAUSE_S_MAX and not self._is_behind()
         self._slot_due_s = float("inf") if rests else self.clock_s() + min(SLOT_PAUSE_S_MAX, self._slot_pause_s)

@@ -376,6 +376,8 @@ class Checkpointer:
         if self._state.dropped:
             # Records deleted since the mark may be in it: replaying the log counts them again.
             self._chunks.append(self._state.dropped.encode())
+        # It may be of a later time, too: then ids are left out.
+        self._chunks.append(self._state.encode_next_id())
 
     def _capture(self, topic: Topic) -> None:
         topic.captured = self._state.checkpoint
