@@ -10,6 +10,7 @@
     tests/storage/versions/format_2_….xz           the same of the first commit whose meta.json has format 2
     tests/storage/versions/format_3_….xz           the same of the last one whose meta.json has format 3
     tests/storage/versions/format_4_….xz           the same of the last one whose meta.json has format 4
+    tests/storage/versions/format_5_….xz           the same of the last one whose meta.json has format 5
 
 A release adds its own: check out its tag, teach `write` and `QUESTIONS` what is new in it, and run
 

@@ -28,7 +28,7 @@ from topics.storage.lock import DirectoryLock
 logger = logging.getLogger("topics.storage")
 
 # Raised when an older version could misread what is written; 1 is that of version 0.1. Every earlier one is still read.
-FORMAT = 5
+FORMAT = 6
 # Where `topics restore` writes before it moves the data into place.
 RESTORING = "restoring"
 META = "meta.json"
