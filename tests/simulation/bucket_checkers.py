@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 
 from tests.simulation.evidence import Evidence
 
@@ -26,14 +27,18 @@ def woken_servers_ask_first(evidence: Evidence) -> Iterator[str]:
     assert evidence.reigns is not None
     lease_s = evidence.plan.settings["bucket_lease_ms"] / 1000
     pauses = [(event, float(event.detail.split()[0])) for event in evidence.history.events if event.kind == "pause"]
+    starts = [(event.machine, event.at_s) for event in evidence.history.events if event.kind == "start"]
     for pause, seconds in pauses:
         woken_s = pause.at_s + seconds
         if seconds < SLEPT_S or seconds < lease_s:
             continue
         if not evidence.reigns.others_announced(pause.machine, pause.at_s, woken_s):
             continue
+        # Killed while it was stopped, or later: the next one has not slept.
+        next_s = min((at_s for machine, at_s in starts if machine == pause.machine and at_s > pause.at_s), default=inf)
         for call in evidence.history.of("append", "multi", "claim", "ack", "group_ack", "commit"):
-            asked = call.server == pause.machine and call.began_s >= woken_s and not evidence.reigns.owned(call)
+            is_woken = call.server == pause.machine and woken_s <= call.began_s < next_s
+            asked = is_woken and not evidence.reigns.owned(call)
             if asked and call.ok and not evidence.reigns.began(pause.machine, woken_s, call.began_s):
                 yield f"{call.server} was stopped for {seconds:g} s, was replaced, and acknowledged: {call}"
 

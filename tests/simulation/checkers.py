@@ -393,7 +393,7 @@ def transactions_are_whole(evidence: Evidence) -> Iterator[str]:
             yield f"version {version} of {client} is committed, and {missing} of {len(datas)} records are not there"
         elif there and missing:
             yield f"version {version} of {client} is there in part: {len(there)} of {len(datas)} records"
-        elif there and not any(call.verb == "commit" and call.may_have_happened for call in calls):
+        elif there and not any(call.verb == "commit" and evidence.may_be_kept(call) for call in calls):
             yield f"version {version} of {client} was never committed, and {there[:3]} are there"
 
 
