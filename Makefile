@@ -24,7 +24,7 @@ SQS_CLIENTS := $(VENV)/sqs $(VENV)/sqs-query $(VENV)/sqs-node
 COMPILED := PYTHONPATH=$(CURDIR)/build/compiled VARIANT=compiled
 # The tests of compiled modules. Others are about what is never compiled: the client, the command line, Spark, these files.
 SERVED := $(addprefix tests/,api both contract crash embedded engine groups http live model multi_append queues routers \
-	storage txns test_compiled.py)
+	sqs storage txns webhooks test_compiled.py)
 
 # The first Python on PATH that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \

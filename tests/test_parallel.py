@@ -53,10 +53,11 @@ def test_is_last(shared):
 
 
 def run(place: Path, *options: str) -> tuple[int, str]:
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.parallel", "-p", "no:cacheprovider", "-ra", *options],
         cwd=place,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
