@@ -126,7 +126,7 @@ CORE_OPS: Final[tuple[OpKind[Any], ...]] = (
         published=_configured,
         configures=lambda op: (op.config,),
     ),
-    OpKind(Dropped, DROPPED, decode=decode_dropped, fold=State.drop, published=_dropped),
+    OpKind(Dropped, DROPPED, decode=decode_dropped, fold=State.drop, published=_dropped, needs_topic=False),
     OpKind(Reserved, RESERVED, decode=decode_reserved, fold=State.reserve_seqs, ordered=False),
     OpKind(Skipped, SKIPPED, decode=decode_skipped, fold=State.skip),
     OpKind(Resumed, RESUMED, decode=decode_resumed, fold=State.resume),
