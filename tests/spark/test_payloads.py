@@ -86,6 +86,15 @@ def test_both_ways_give_the_same_wherever_the_fast_one_gives_anything(payloads: 
             assert at_once.to_pylist() == one_by_one.to_pylist()
 
 
+@pytest.mark.parametrize("many", [1, 100])
+def test_a_decimal_with_more_digits_than_its_type_does_not_fit(many: int) -> None:
+    schema = struct(m=DecimalType(10, 2), a=ArrayType(DecimalType(10, 2)))
+    texts = ['{"m": 99999999.99}', '{"m": 100000000}', '{"a": [1, 1000000000]}'] * many
+    values, bad = parsed(schema, *texts)
+    assert bad == [False, True, True] * many
+    assert values[0]["m"] == Decimal("99999999.99")
+
+
 @given(st.lists(PAYLOADS, max_size=100))
 def test_a_payload_is_read_the_same_among_others_as_alone(payloads: list[Any]) -> None:
     texts = [json.dumps(payload) for payload in payloads]
