@@ -244,6 +244,25 @@ def test_a_primary_that_alone_is_cut_off_is_replaced_and_keeps_what_only_it_has(
 # --- without the primary that made a gap ---
 
 
+def die_in_a_gap(rig: Rig, interrupted: Interrupted) -> None:
+    """More waits than may; the slot that begins the gap is there, and the machine is lost before the manifest is."""
+    interrupted.before = refuse
+    for _ in range(60):
+        rig.append("d", "x" * 50_000)
+    rig.checkpoint()
+    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
+    tried = threading.Event()
+
+    def refuse_manifest(key: str) -> None:
+        if key.startswith("snapshots/"):
+            tried.set()
+            refuse(key)
+
+    interrupted.before = refuse_manifest
+    rig.wait_until(tried.is_set)
+    die(rig, interrupted)
+
+
 @pytest.mark.parametrize("follows", [False, True])
 def test_a_gap_that_its_primary_did_not_live_to_end_does_not_hold_up_a_standby(
     tmp_path: Path, interrupted: Interrupted, opened: Callable[..., Rig], follows: bool
@@ -259,21 +278,7 @@ def test_a_gap_that_its_primary_did_not_live_to_end_does_not_hold_up_a_standby(
             until_sees(server.ready().client(), "r", 2)
         else:
             server.kill()
-        interrupted.before = refuse
-        for _ in range(60):
-            rig.append("d", "x" * 50_000)
-        rig.checkpoint()
-        rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
-        tried = threading.Event()
-
-        def refuse_manifest(key: str) -> None:
-            if key.startswith("snapshots/"):
-                tried.set()
-                refuse(key)
-
-        interrupted.before = refuse_manifest
-        rig.wait_until(tried.is_set)
-        die(rig, interrupted)
+        die_in_a_gap(rig, interrupted)
         if not follows:
             server = ServerProcess(tmp_path / "b", "--standby", **bucket)
         server.ready()
@@ -298,21 +303,7 @@ def test_a_snapshot_from_before_the_end_of_the_log_does_not_end_a_gap_that_a_sta
     rig.wait_until(lambda: shipping_of(rig).stored != ())
     rig.append("r", 2)
     until_shipped(rig)
-    interrupted.before = refuse
-    for _ in range(60):
-        rig.append("d", "x" * 50_000)
-    rig.checkpoint()
-    rig.wait_until(lambda: shipping_of(rig).status.state == "gap")
-    tried = threading.Event()
-
-    def refuse_manifest(key: str) -> None:
-        if key.startswith("snapshots/"):
-            tried.set()
-            refuse(key)
-
-    interrupted.before = refuse_manifest
-    rig.wait_until(tried.is_set)
-    die(rig, interrupted)
+    die_in_a_gap(rig, interrupted)
     ends: list[int] = []
 
     def note_manifest(key: str) -> None:

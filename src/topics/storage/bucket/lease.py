@@ -126,7 +126,7 @@ class Watched:
 class OwnLease:
     """The lease of this server, by its own clock: a thread renews it, the owner asks before it acknowledges writes.
 
-    It begins in doubt: whoever closes the term before this server has filled a slot of it need not have seen any lease.
+    It begins in doubt: a server that closes the term before this one has filled a slot of it need not have seen any lease.
     """
 
     def __init__(self, lease_s: float, clock: Callable[[], float]) -> None:
@@ -139,7 +139,7 @@ class OwnLease:
 
     @property
     def holds(self) -> bool:
-        """Until the lease has ended no other server closes the term, unless it is told to by force."""
+        """Until the lease has ended no other server closes the term, unless it is promoted by force."""
         return self._clock() < self._until_s
 
     def renewed(self, sent_s: float) -> None:
