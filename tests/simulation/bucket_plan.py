@@ -15,6 +15,7 @@ from tests.simulation.plan import (
     TopicPlan,
     clients_of,
     details_of,
+    draw_settings,
     plan_of,
     queue_config,
 )
@@ -54,13 +55,7 @@ def bucket_plan_of(seed: str) -> Plan:
         tuple(clients),
         tuple(_faults(rng, machines)),
         {
-            "wal_file_bytes": rng.choice((4_096, 16_384, 65_536)),
-            "checkpoint_bytes": rng.choice((2_000, 20_000, 1 << 20)),
-            "checkpoint_ms": rng.choice((500, 5_000, 60_000)),
-            "segment_max_events": rng.choice((5, 50, 10_000)),
-            "hot_retain_segments": rng.choice((0, 1, 4)),
-            "hot_retain_bytes": rng.choice((0, 10_000, 1 << 24)),
-            "visibility_timeout_secs": rng.choice((1, 5, 60)),
+            **draw_settings(rng),
             "bucket_lease_ms": rng.choice((1_000, 3_000, 10_000)),
             "bucket_piece_ms": rng.choice((5, 50, 500)),
             "bucket_backlog_bytes": rng.choice((1 << 20, 1 << 30, 1 << 30)),

@@ -136,15 +136,7 @@ def plan_of(seed: str) -> Plan:
         tuple(topics),
         tuple(clients),
         tuple(faults),
-        {
-            "wal_file_bytes": rng.choice((4_096, 16_384, 65_536)),
-            "checkpoint_bytes": rng.choice((2_000, 20_000, 1 << 20)),
-            "checkpoint_ms": rng.choice((500, 5_000, 60_000)),
-            "segment_max_events": rng.choice((5, 50, 10_000)),
-            "hot_retain_segments": rng.choice((0, 1, 4)),
-            "hot_retain_bytes": rng.choice((0, 10_000, 1 << 24)),
-            "visibility_timeout_secs": rng.choice((1, 5, 60)),
-        },
+        draw_settings(rng),
         restart_s_max=rng.choice((0.01, 0.5, 5.0)),
         pause_s=rng.choice((0.002, 0.05, 1.0, 20.0)),
     )
@@ -260,3 +252,16 @@ def _errors(call: str) -> list[int]:
     if call == "fdatasync":
         return [errno.EIO, errno.ENOSPC]
     return [errno.EIO, errno.ENOSPC, errno.ENOMEM]
+
+
+def draw_settings(rng: random.Random) -> dict[str, int]:
+    """Small, so that files, checkpoints and blocks end often."""
+    return {
+        "wal_file_bytes": rng.choice((4_096, 16_384, 65_536)),
+        "checkpoint_bytes": rng.choice((2_000, 20_000, 1 << 20)),
+        "checkpoint_ms": rng.choice((500, 5_000, 60_000)),
+        "segment_max_events": rng.choice((5, 50, 10_000)),
+        "hot_retain_segments": rng.choice((0, 1, 4)),
+        "hot_retain_bytes": rng.choice((0, 10_000, 1 << 24)),
+        "visibility_timeout_secs": rng.choice((1, 5, 60)),
+    }

@@ -126,7 +126,7 @@ class Watched:
 class OwnLease:
     """The lease of this server, by its own clock: a thread renews it, the owner asks before it acknowledges writes.
 
-    It begins in doubt: a server that closes the term before this one has filled a slot of it need not have seen any lease.
+    It begins in doubt: a server that closes the term before this one has filled a slot need not have seen any lease.
     """
 
     def __init__(self, lease_s: float, clock: Callable[[], float]) -> None:
