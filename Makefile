@@ -40,7 +40,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Otherwise every worker of every run would compile all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-compiled test-spark check lint types quick quick-compiled slow spark fast torture soak simulate fuzz real-run flips endurance bench packages console pictures dist site clean
+.PHONY: help run test test-compiled test-spark check lint types quick quick-compiled slow spark fast torture soak simulate fuzz mutants real-run flips endurance bench packages console pictures dist site clean
 
 help: ## What can be done here
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
@@ -127,6 +127,9 @@ real-run: $(VENV)/.ready-dev ## The clients and checkers of the simulation on re
 
 fuzz: $(VENV)/.ready-fuzz ## Search every reader of foreign bytes for SECONDS_EACH seconds (default 60); FUZZ="http1 log" for some only
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS_EACH),60) $(FUZZ)
+
+mutants: $(VENV)/.ready-dev ## Small faults in the log, the fold and recovery: does a test notice each? (MUTANTS="log" or modules for some only)
+	$(BIN)/python -m tests.mutation $(MUTANTS)
 
 bench: $(VENV)/.ready-dev packages $(if $(BENCH),$(if $(filter sqs,$(BENCH)),$(VENV)/sqs),$(VENV)/sqs) ## Measure (BENCH="name ..." for some only); BENCH_WRITE=1 puts cpu and peers into docs/BENCHMARKS.md
 	$(BIN)/python -m bench $(BENCH)

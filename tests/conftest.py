@@ -1,7 +1,7 @@
 """What holds for every test: which environment it has, how hard the property tests look, what comes first.
 
 Few examples by default, many and fresh ones with HYPOTHESIS_PROFILE=soak, a third of them with `check` (`make check`
-and the compiled tests), hardly any with `few` (tools/mutants.py).
+and the compiled tests), hardly any with `few` (tests/mutation).
 """
 
 import gc
