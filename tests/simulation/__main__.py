@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.simulation.substitutes import REAL_PERF_COUNTER, install, what_escaped
@@ -54,12 +55,11 @@ def search(options: argparse.Namespace) -> int:
     began_s = told_s = REAL_PERF_COUNTER()
     failed: list[str] = []
     simulated_s = cpu_s = 0.0
-    calls = starts = 0
+    happened: Counter[str] = Counter()
     for done, seed in enumerate(seeds, 1):
         outcome = run(any_plan_of(seed), data_dir=options.data_dir, lying=options.lying)
         simulated_s, cpu_s = simulated_s + outcome.simulated_s, cpu_s + outcome.cpu_s
-        calls += len(outcome.world.history.calls)
-        starts += len(outcome.world.history.times("start"))
+        happened += what_happened(outcome)
         if options.digests:
             print(seed, outcome.digests)
         if outcome.failures:
@@ -71,10 +71,27 @@ def search(options: argparse.Namespace) -> int:
             told_s = REAL_PERF_COUNTER()
             print(f"{done} of {len(seeds)} seeds, {len(failed)} failed, {told_s - began_s:.0f} s", flush=True)
     print(
-        f"{len(seeds)} seeds, {len(failed)} failed {','.join(failed)}: {calls} calls, {starts} starts of the server, "
+        f"{len(seeds)} seeds, {len(failed)} failed {','.join(failed)}: "
         f"{simulated_s:.0f} simulated seconds in {cpu_s:.1f} s of CPU, {simulated_s / max(cpu_s, 1e-9):.0f} a second"
     )
+    print(", ".join(f"{count} {what}" for what, count in happened.items()))
     return 1 if failed else 0
+
+
+def what_happened(outcome: Outcome) -> Counter[str]:
+    history, platters = outcome.world.history, [machine.platter for machine in outcome.world.machines]
+    events = Counter(event.kind for event in history.events)
+    return Counter(
+        {
+            "calls": len(history.calls),
+            "starts of a server": events["start"],
+            "kills": events["kill"],
+            "power losses": events["power loss"],
+            "disk faults": sum(platter.faults_met for platter in platters) + events["misdirected write"],
+            "pauses": events["pause"],
+            "lost disks": events["disk loss"],
+        }
+    )
 
 
 def seeds_of(text: str) -> list[str]:
