@@ -44,7 +44,8 @@ def main() -> int:
         print(one)
     third = len(samples) // 3
     was, now = (median(one.p50_ms for one in part) for part in (samples[third : 2 * third], samples[2 * third :]))
-    print(f"{options.minutes:g} min, {load.calls} calls; p50 of an append {was:.2f} ms, in the last third {now:.2f} ms")
+    calls = f"{load.calls} calls, {load.throttled} of them throttled"
+    print(f"{options.minutes:g} min, {calls}; p50 of an append {was:.2f} ms, in the last third {now:.2f} ms")
     problems = load.failures + what_grew(samples)
     print(*problems or ["memory, descriptors, threads and files are flat"], sep="\n")
     return 1 if problems else 0
