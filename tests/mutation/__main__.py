@@ -1,6 +1,6 @@
 """Mutation testing: small faults put into one function at a time, and the tests that must notice each of them.
 
-    python -m tests.mutation [AREA or MODULE …] [--sample N] [--lines 10,20-30] [--jobs N]
+    python -m tests.mutation [AREA or MODULE …] [--sample N] [--lines 10,20-30] [--tests storage/test_wal.py] [--jobs N]
 
 One process collects the tests, runs each once to see which lines it reaches, and forks for each mutant: the fork puts
 the changed code into the functions that are there and runs the tests that reach the changed line, until one fails. What
@@ -116,7 +116,7 @@ def chosen(module: str, options: argparse.Namespace) -> Iterator[Trial]:
             yield Trial(module, mutant, source)
 
 
-def search(area: Area, trials: Sequence[Trial], jobs: int, explanations: Explanations) -> Results:
+def search(tests: str, trials: Sequence[Trial], jobs: int, explanations: Explanations) -> Results:
     """In another process, because this one must not import the product."""
     results = Results(trials, explanations)
     ours, theirs = os.pipe()
@@ -127,7 +127,7 @@ def search(area: Area, trials: Sequence[Trial], jobs: int, explanations: Explana
         os.close(ours)
         with open(theirs, "wb", 0) as pipe:
             search = Search(trials, jobs, lambda verdict: pickle.dump(verdict, pipe) and None)
-            paths = [str(ROOT / "tests" / name) for name in area.tests.split()]
+            paths = [str(ROOT / "tests" / name) for name in tests.split()]
             pytest.main([*PYTEST_OPTIONS, *paths], plugins=[search])
         os._exit(0)
     os.close(theirs)
@@ -149,6 +149,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=0, help="at most so many of each module, drawn by --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lines", default="", help="only mutants in these lines, like 10,20-30")
+    parser.add_argument("--tests", default="", help="only these, below tests, like 'storage/test_wal.py engine'")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many mutants at a time")
     options = parser.parse_args()
     known = {*AREAS, *(module for area in AREAS.values() for module in area.modules)}
@@ -166,7 +167,7 @@ def main() -> int:
         wanted = area.modules if not options.names or name in options.names else options.names
         trials = [trial for module in area.modules if module in wanted for trial in chosen(module, options)]
         if trials:
-            results = search(area, trials, options.jobs, explanations)
+            results = search(options.tests or area.tests, trials, options.jobs, explanations)
             problems += results.survivors
             print(f"{name}: {results}", flush=True)
             if not (options.lines or options.sample):

@@ -13,11 +13,13 @@ from topics.storage.wal.replay import Replay
 from topics.storage.wal.wal import Wal
 
 FILE_BYTES = 4096
+# What the fixture every_file_closed closes after a test.
+opened: list[Wal] = []
 
 
 def new_log(disk: Disk, path: Path, file_bytes: int = FILE_BYTES, position: int = 0) -> Wal:
     path.mkdir(parents=True, exist_ok=True)
-    return Wal(disk, str(path), LogTail(1, position, []), file_bytes=file_bytes, random_u64=salts())
+    return _opened(disk, path, LogTail(1, position, []), file_bytes)
 
 
 def salts(seed: int = 0) -> Callable[[], int]:
@@ -47,7 +49,12 @@ def bodies(path: Path, start: int = 0, *, same_boot: bool = True) -> list[bytes]
 def reopen(disk: Disk, path: Path, file_bytes: int = FILE_BYTES, *, same_boot: bool = True) -> tuple[list[bytes], Wal]:
     reading = replay(disk, path, same_boot=same_boot)
     found = [body for _, body in reading]
-    return found, Wal(disk, str(path), reading.tail, file_bytes=file_bytes, random_u64=salts())
+    return found, _opened(disk, path, reading.tail, file_bytes)
+
+
+def _opened(disk: Disk, path: Path, tail: LogTail, file_bytes: int) -> Wal:
+    opened.append(Wal(disk, str(path), tail, file_bytes=file_bytes, random_u64=salts()))
+    return opened[-1]
 
 
 def log_files(path: Path) -> list[Path]:

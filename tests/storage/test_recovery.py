@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faults import FaultyDisk
-from tests.storage.logs import bodies, fill, flip_bit, log_files, new_log, reopen, replay, sync_by_hand
+from tests.storage.logs import bodies, fill, flip_bit, log_files, new_log, opened, reopen, replay, sync_by_hand
 from topics.storage.disk import Disk
 from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
 from topics.storage.wal.replay import DamagedLog
 from topics.storage.wal.wal import Wal
+
+pytestmark = pytest.mark.usefixtures("every_file_closed")
 
 
 def content(path: Path) -> dict[str, bytes]:
@@ -40,6 +42,7 @@ def abandoned(wal: Wal) -> None:
         wal.disk.close(file.fd)
         file.fd = -1
     wal.unsynced_files = []
+    opened.remove(wal)
 
 
 # --- the torn end ---

@@ -10,6 +10,8 @@ from tests.faults import FaultyDisk, SmallDisk
 from topics.storage.disk import Disk
 from topics.storage.reserve import SMALLEST_BYTES, SPARE, TAKEN, Reserve, Room
 
+pytestmark = pytest.mark.usefixtures("every_file_closed")
+
 KIB = 1 << 10
 
 

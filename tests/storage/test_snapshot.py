@@ -12,6 +12,8 @@ from topics.model.errors import DamagedData
 from topics.storage.disk import Disk
 from topics.storage.snapshot import READ_BYTES, Snapshot, Snapshots
 
+pytestmark = pytest.mark.usefixtures("every_file_closed")
+
 
 @pytest.fixture
 def disk() -> FaultyDisk:
@@ -167,11 +169,13 @@ def test_an_aborted_one_leaves_nothing(disk: FaultyDisk, root: Path) -> None:
 def test_one_cut_off_by_a_kill_is_cleared_away(disk: FaultyDisk, root: Path) -> None:
     snapshots = Snapshots(disk, str(root))
     write(snapshots, 100, b"state")
-    snapshots.writer(200).add(b"never finished")
+    writer = snapshots.writer(200)
+    writer.add(b"never finished")
     assert files(root) == ["1.snap", "2.snap.tmp"]
 
     assert newest(disk, root).position == 100
     assert files(root) == ["1.snap"]
+    writer.abort()
 
 
 @pytest.mark.parametrize("kind", ["pwritev", "fdatasync", "rename", "fsync_dir"])

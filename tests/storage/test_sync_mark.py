@@ -13,6 +13,8 @@ from topics.storage.disk import Disk
 from topics.storage.wal.sync_mark import SLOT_BYTES, SYNC_EVERY_S, SyncMark, noted_position
 from topics.storage.wal.syncer import Syncer
 
+pytestmark = pytest.mark.usefixtures("every_file_closed")
+
 
 def test_without_a_note_nothing_is_known(tmp_path: Path) -> None:
     assert noted_position(Disk(), str(tmp_path)) == 0
@@ -60,6 +62,7 @@ def test_after_a_power_failure_the_note_is_at_least_the_last_one_that_was_synced
         into = tmp_path / f"{mode}{seed}"
         disk.power_loss(tmp_path / "wal", into, mode, seed)
         assert 30 <= noted_position(Disk(), str(into)) <= 50
+    mark.close()
 
 
 def test_it_is_synced_once_in_a_while_and_only_if_there_is_news(tmp_path: Path) -> None:

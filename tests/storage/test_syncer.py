@@ -18,6 +18,8 @@ from topics.storage.wal import wal
 from topics.storage.wal.syncer import Syncer, SyncFailed
 from topics.storage.wal.wal import HANDOVER_AFTER_S, HANDOVER_BYTES, Wal
 
+pytestmark = pytest.mark.usefixtures("every_file_closed")
+
 WAIT_S_MAX = PATIENCE_S
 NEVER_S = 1000.0
 NEVER_BYTES = 1 << 40

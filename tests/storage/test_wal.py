@@ -25,6 +25,8 @@ from topics.storage.wal.log_file import FILE_BYTES as FILE_BYTES_MAX
 from topics.storage.wal.log_file import FIRST_FILE_BYTES, RESERVE_SHARE
 from topics.storage.wal.wal import Wal
 
+pytestmark = pytest.mark.usefixtures("every_file_closed")
+
 
 @pytest.fixture
 def disk() -> FaultyDisk:

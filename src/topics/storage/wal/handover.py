@@ -78,7 +78,6 @@ class Handover:
     def fail(self, failure: WriteFailure) -> None:
         """Thread: a write failed. Nothing after it may be written, because that would leave a hole."""
         with self._lock:
-            self._queue.clear()
             self.failure = failure
 
     def settle(self) -> None:
