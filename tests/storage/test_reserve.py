@@ -49,6 +49,16 @@ def test_a_room_that_does_not_fit_stays_as_it_was(tmp_path: Path) -> None:
     assert (room.size_bytes, disk.used_bytes) == (8 * KIB, 8 * KIB)
 
 
+def test_a_room_that_is_as_wanted_asks_nothing_of_the_disk(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    room = room_in(disk, tmp_path)
+    room.grow(16 * KIB)
+    opened = disk.calls["open"]
+    room.grow(16 * KIB)
+    room.shrink(16 * KIB)
+    assert disk.calls["open"] == opened
+
+
 class HalfDisk(Disk):
     """Fails in the middle of an allocation: what it has got by then stays in the file."""
 
@@ -101,14 +111,21 @@ def test_a_full_disk_is_told_from_a_broken_one(tmp_path: Path) -> None:
 
 
 def test_on_a_nearly_full_disk_the_rooms_take_what_there_is(tmp_path: Path) -> None:
-    disk = SmallDisk(200 * KIB)
+    disk = SmallDisk(184 * KIB)
     reserve = reserve_in(disk, tmp_path)
     reserve.grow_as_far_as_it_goes(1000 * KIB, 60 * KIB)
     assert reserve.snapshot.size_bytes == 60 * KIB
-    assert SMALLEST_BYTES < reserve.pack.size_bytes <= 140 * KIB
+    assert 3 * 124 * KIB // 4 <= reserve.pack.size_bytes <= 124 * KIB
     size = reserve.pack.size_bytes
     reserve.grow_as_far_as_it_goes(size, SMALLEST_BYTES)
     assert (reserve.pack.size_bytes, reserve.snapshot.size_bytes) == (size, 60 * KIB)
+
+
+@pytest.mark.parametrize(("free", "taken"), [(20 * KIB, 33 * KIB // 2), (16 * KIB, 0)])
+def test_a_room_too_small_for_any_checkpoint_is_not_taken(tmp_path: Path, free: int, taken: int) -> None:
+    reserve = reserve_in(SmallDisk(free), tmp_path)
+    reserve.grow_as_far_as_it_goes(22 * KIB, 0)
+    assert reserve.pack.size_bytes == taken
 
 
 def test_a_checkpoint_takes_both_rooms_and_gives_them_back(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from tests.faults import FaultyDisk
 from topics.model.errors import DamagedData
 from topics.storage.disk import Disk
-from topics.storage.snapshot import READ_BYTES, Snapshot, Snapshots
+from topics.storage.reserve import Room
+from topics.storage.snapshot import HEADER_BYTES, READ_BYTES, WRITE_BYTES, Snapshot, Snapshots
 
 pytestmark = pytest.mark.usefixtures("every_file_closed")
 
@@ -212,3 +214,175 @@ def test_a_finished_one_survives_a_power_failure(disk: FaultyDisk, root: Path, t
         found = newest(disk.power_loss(root, after, mode, seed), after)  # type: ignore[reportArgumentType]
         assert found.position == 300
         assert list(found.chunks()) == [b"300" * 3000]
+
+
+# --- what is kept ---
+
+
+def test_on_a_full_disk_the_newest_is_kept_alone_until_the_next(disk: FaultyDisk, root: Path) -> None:
+    snapshots = Snapshots(disk, str(root))
+    assert (snapshots.has_older, snapshots.keep_only_newest()) == (False, False)
+    write(snapshots, 100, b"first", packs=(1,))
+    assert snapshots.has_older, "the log before it"
+    write(snapshots, 200, b"second", packs=(2,))
+    assert snapshots.keep_only_newest() is True
+    assert (files(root), snapshots.trim_position, snapshots.kept_packs) == (["2.snap"], 200, {2})
+    assert (snapshots.has_older, snapshots.keep_only_newest()) == (False, False)
+    write(snapshots, 300, b"third")
+    assert (files(root), snapshots.trim_position, snapshots.has_older) == (["2.snap", "3.snap"], 200, True)
+
+
+@pytest.mark.parametrize("packs", [(), (1, 2)])
+def test_a_pinned_one_stays_with_its_packs_and_the_log_after_it(
+    disk: FaultyDisk, root: Path, packs: tuple[int, ...]
+) -> None:
+    snapshots = Snapshots(disk, str(root))
+    before = snapshots.pin()
+    assert before == (0, 0, frozenset(), None, 0)
+    write(snapshots, 100, b"pinned", packs=packs)
+    size_bytes = (root / f"{1:020d}.snap").stat().st_size
+    one, other = snapshots.pin(), snapshots.pin()
+    assert one == other == (1, 100, frozenset(packs), str(root / f"{1:020d}.snap"), size_bytes)
+    for number in (2, 3, 4):
+        write(snapshots, 100 * number, b"later", packs=(10 * number,))
+    assert snapshots.trim_position == 0, "from before the first"
+    snapshots.unpin(before)
+    assert (files(root), snapshots.trim_position) == (["1.snap", "3.snap", "4.snap"], 100)
+    assert snapshots.kept_packs == {*packs, 30, 40}
+    snapshots.unpin(one)
+    write(snapshots, 500, b"later")
+    assert (files(root), snapshots.trim_position) == (["1.snap", "4.snap", "5.snap"], 100), "the other pin"
+    snapshots.unpin(other)
+    write(snapshots, 600, b"later")
+    assert (files(root), snapshots.trim_position) == (["5.snap", "6.snap"], 500)
+
+
+@pytest.mark.parametrize("packs", [(), (1, 2)])
+def test_size_and_position_of_the_newest_are_known_without_reading_it(
+    disk: FaultyDisk, root: Path, packs: tuple[int, ...]
+) -> None:
+    snapshots = Snapshots(disk, str(root))
+    assert (snapshots.newest_bytes, snapshots.newest_position) == (0, 0)
+    write(snapshots, 100, b"first")
+    write(snapshots, 200, b"second" * 10, packs=packs)
+    found = Snapshots(disk, str(root))
+    found.load_newest()
+    for one in (snapshots, found):
+        assert one.newest_bytes == (root / f"{2:020d}.snap").stat().st_size
+        assert one.newest_position == 200
+
+
+def test_one_that_cannot_be_removed_is_left_for_the_next_time(
+    disk: FaultyDisk, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshots = Snapshots(disk, str(root))
+    disk.fail("unlink", times=2)
+    for number in range(1, 5):
+        write(snapshots, number * 100, b"state")
+    assert caplog.text.count("cannot unlink the snapshot 00000000000000000001.snap") == 2
+    assert files(root) == ["1.snap", "3.snap", "4.snap"]
+    write(snapshots, 500, b"state")
+    assert files(root) == ["4.snap", "5.snap"]
+
+
+def test_more_than_two_are_read_from_the_newest_on_and_only_two_are_kept(disk: FaultyDisk, root: Path) -> None:
+    snapshots = Snapshots(disk, str(root))
+    write(snapshots, 100, b"state 1", packs=(1,))
+    snapshots.pin()
+    for number in (2, 3):
+        write(snapshots, number * 100, b"state %d" % number, packs=(number,))
+    assert files(root) == ["1.snap", "2.snap", "3.snap"]
+
+    again = Snapshots(disk, str(root))
+    again.load_newest()
+
+    assert (again.newest_position, again.trim_position, again.kept_packs) == (300, 200, {2, 3})
+
+
+def test_only_whole_names_are_snapshots_and_numbers_are_not_used_again(disk: FaultyDisk, root: Path) -> None:
+    write(Snapshots(disk, str(root)), 100, b"state")
+    for name in ("7.snap.damaged", "notes.snap", "notes"):
+        (root / name).write_bytes(b"")
+    snapshots = Snapshots(disk, str(root))
+    snapshots.load_newest()
+    assert snapshots.newest_position == 100
+    write(snapshots, 200, b"state")
+    write(snapshots, 300, b"state")
+    assert files(root) == ["7.snap.damaged", "8.snap", "9.snap", "notes", "notes.snap"]
+
+
+# --- damage in the older one ---
+
+
+def test_an_older_one_is_read_in_full_only_if_that_is_asked_for(disk: FaultyDisk, root: Path) -> None:
+    snapshots = Snapshots(disk, str(root))
+    write(snapshots, 100, b"older")
+    write(snapshots, 200, b"newer")
+    path = root / f"{1:020d}.snap"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+
+    quick = Snapshots(disk, str(root))
+    assert quick.load_newest() is not None
+    assert (quick.damaged, quick.trim_position) == ([], 100)
+    thorough = Snapshots(disk, str(root))
+    newest = thorough.load_newest(thorough=True)
+    assert newest is not None
+    assert (newest.position, thorough.damaged, thorough.trim_position) == (200, [str(path)], 0)
+    assert files(root) == ["1.snap.damaged", "2.snap"]
+
+
+def test_a_refusal_names_the_newest(disk: FaultyDisk, root: Path) -> None:
+    snapshots = Snapshots(disk, str(root))
+    for position in (100, 200):
+        write(snapshots, position, b"state")
+    for file in root.iterdir():
+        file.write_bytes(b"")
+    with pytest.raises(DamagedData) as refusal:
+        Snapshots(disk, str(root)).load_newest()
+    assert refusal.value.detail == {"file": str(root / f"{2:020d}.snap"), "offset": 0}
+    assert refusal.value.message.startswith(str(root / f"{2:020d}.snap"))
+
+
+@pytest.mark.parametrize("field", [0, 4, 8, 16])
+def test_one_of_another_kind_version_shard_or_number_is_not_read(disk: FaultyDisk, root: Path, field: int) -> None:
+    write(Snapshots(disk, str(root)), 100, b"state")
+    path = root / f"{1:020d}.snap"
+    content = bytearray(path.read_bytes())
+    content[field] += 1
+    content[56:64] = xxh3_64_intdigest(content[:56]).to_bytes(8, "little")
+    content[-8:] = xxh3_64_intdigest(content[:-8]).to_bytes(8, "little")
+    path.write_bytes(content)
+    with pytest.raises(DamagedData):
+        Snapshots(disk, str(root)).load_newest()
+
+
+# --- writing ---
+
+
+def test_chunks_go_out_a_megabyte_at_a_time(disk: FaultyDisk, root: Path) -> None:
+    writer = Snapshots(disk, str(root)).writer(100)
+    writer.add(bytes(WRITE_BYTES - HEADER_BYTES - 5))
+    assert (disk.calls["pwritev"], writer.size_bytes) == (0, WRITE_BYTES - 1)
+    writer.abort()
+    writer = Snapshots(disk, str(root)).writer(100)
+    writer.add(bytes(WRITE_BYTES - HEADER_BYTES - 4))
+    assert (disk.calls["pwritev"], writer.size_bytes) == (1, WRITE_BYTES)
+    writer.add(b"x")
+    assert (disk.calls["pwritev"], writer.size_bytes) == (1, WRITE_BYTES + 5)
+    writer.abort()
+    assert (WRITE_BYTES, READ_BYTES) == (1 << 20, 1 << 20)
+
+
+def test_one_that_is_written_into_a_room_is_cut_at_its_end(disk: FaultyDisk, root: Path) -> None:
+    room = Room(disk, str(root / "spare"))
+    room.grow(1 << 16)
+    snapshots = Snapshots(disk, str(root))
+    writer = snapshots.writer(100, room)
+    writer.add(b"state")
+    writer.finish((7,))
+    assert (root / f"{1:020d}.snap").stat().st_size == snapshots.newest_bytes < 200
+    assert list(newest(disk, root).chunks()) == [b"state"]
+    writer.abort()
+    assert files(root) == [], "what is given up after it was finished"

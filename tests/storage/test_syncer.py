@@ -15,6 +15,9 @@ from tests.storage.logs import FILE_BYTES, bodies, log_files, new_log
 from topics.model.errors import StorageError, Throttled
 from topics.storage.disk import Disk
 from topics.storage.wal import wal
+from topics.storage.wal.frame import FileHeader
+from topics.storage.wal.handover import Handover, LogChunk, WriteFailure
+from topics.storage.wal.log_file import LogFile
 from topics.storage.wal.syncer import Syncer, SyncFailed
 from topics.storage.wal.wal import HANDOVER_AFTER_S, HANDOVER_BYTES, Wal
 
@@ -308,6 +311,37 @@ def test_writing_passes_to_the_thread_while_a_sync_stalls_and_comes_back(rig: Ri
         b"written by the owner",
     ]
     assert rig.wal.stats.handovers_total == 1
+
+
+def chunk(position: int) -> LogChunk:
+    return LogChunk(LogFile("", FileHeader(0, 1, 0, 0), FILE_BYTES), [], position, position, 0)
+
+
+def test_a_chunk_is_queued_while_the_thread_writes_or_to_make_it_write() -> None:
+    handover = Handover()
+    first, second, third = (chunk(position) for position in range(3))
+    assert handover.put(first, begin=False) is False
+    assert handover.take() is None
+    assert handover.put(first, begin=True)
+    assert handover.put(second, begin=False)
+    assert [handover.take(), handover.take()] == [first, second]
+    assert handover.active, "until it finds nothing more"
+    assert handover.take() is None
+    assert handover.put(third, begin=False) is False
+
+
+def test_after_a_failure_nothing_is_taken_and_once_it_is_settled_only_what_is_new() -> None:
+    handover = Handover()
+    first, second, third = (chunk(position) for position in range(3))
+    handover.put(first, begin=True)
+    handover.fail(WriteFailure(first.file, OSError()))
+    assert handover.put(second, begin=False), "the owner does not know yet"
+    assert handover.take() is None
+    assert handover.active
+    handover.settle()
+    assert not handover.active
+    handover.put(third, begin=True)
+    assert handover.take() is third
 
 
 def test_a_short_sync_does_not_take_writing_from_the_owner(rig: Rig) -> None:

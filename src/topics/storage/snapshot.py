@@ -60,7 +60,6 @@ class _Kept(NamedTuple):
 class Pin(NamedTuple):
     """The newest snapshot at some moment, kept until it is unpinned; without a path if there was none."""
 
-    token: int
     number: int
     position: int
     packs: frozenset[int]
@@ -187,7 +186,6 @@ class Snapshots:
         # Both are replaced, never changed, so that any thread may read them. Kept snapshots are in order, oldest first.
         self._kept: tuple[_Kept, ...] = ()
         self._pins: tuple[Pin, ...] = ()
-        self._pins_made = 0
         # The older one was given up to make room.
         self._alone = False
         self._found: list[int] = []
@@ -282,11 +280,10 @@ class Snapshots:
 
         A snapshot that is finished at this moment drops the oldest one, never the previous newest: that one is safe.
         """
-        self._pins_made += 1
-        pin = Pin(self._pins_made, 0, 0, frozenset(), None, 0)
+        pin = Pin(0, 0, frozenset(), None, 0)
         if self._kept:
             newest = self._kept[-1]
-            pin = Pin(self._pins_made, newest.number, newest.position, newest.packs, newest.path, _size_of(newest))
+            pin = Pin(newest.number, newest.position, newest.packs, newest.path, _size_of(newest))
         self._pins = (*self._pins, pin)
         return pin
 

@@ -114,7 +114,6 @@ class LogFiles:
         self._shard = shard
         self._random_u64 = random_u64
         self._next_number = tail.next_number
-        self._spare_numbers = count(1)
         # Both threads append to it; only the owner removes from it.
         self._spares: list[Spare] = []
         # Unlinking a large file takes many milliseconds, so the commit thread does it.
