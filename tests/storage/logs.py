@@ -46,8 +46,10 @@ def bodies(path: Path, start: int = 0, *, same_boot: bool = True) -> list[bytes]
         return [body for _, body in replay(Disk(), Path(aside), start, same_boot=same_boot)]
 
 
-def reopen(disk: Disk, path: Path, file_bytes: int = FILE_BYTES, *, same_boot: bool = True) -> tuple[list[bytes], Wal]:
-    reading = replay(disk, path, same_boot=same_boot)
+def reopen(
+    disk: Disk, path: Path, file_bytes: int = FILE_BYTES, *, same_boot: bool = True, start: int = 0
+) -> tuple[list[bytes], Wal]:
+    reading = replay(disk, path, start, same_boot=same_boot)
     found = [body for _, body in reading]
     return found, _opened(disk, path, reading.tail, file_bytes)
 

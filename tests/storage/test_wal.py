@@ -23,6 +23,7 @@ from topics.storage.disk import Disk, write_all
 from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
 from topics.storage.wal.log_file import FILE_BYTES as FILE_BYTES_MAX
 from topics.storage.wal.log_file import FIRST_FILE_BYTES, RESERVE_SHARE
+from topics.storage.wal.log_scan import read_window
 from topics.storage.wal.wal import Wal
 
 pytestmark = pytest.mark.usefixtures("every_file_closed")
@@ -82,10 +83,14 @@ def test_a_full_file_is_followed_by_the_next(wal: Wal, disk: FaultyDisk, tmp_pat
 def test_a_frame_larger_than_a_file_gets_a_file_of_its_size(wal: Wal, disk: FaultyDisk, tmp_path: Path) -> None:
     large = bytes(3 * FILE_BYTES)
 
-    fill(wal, [b"before", large, b"after"])
+    fill(wal, [b"before"])
+    wal.append(large)
+    allocated = [file.stat().st_size for file in log_files(tmp_path / "wal")]
+    fill(wal, [b"after"])
 
     sizes = [file.stat().st_size for file in log_files(tmp_path / "wal")]
     assert sizes == [FILE_BYTES, FILE_HEADER_BYTES + FRAME_HEADER_BYTES + len(large), FILE_BYTES]
+    assert allocated == sizes[:2], "before anything is written to it"
     assert bodies(tmp_path / "wal") == [b"before", large, b"after"]
 
 
@@ -118,6 +123,12 @@ def test_a_log_goes_on_after_a_restart_in_a_new_file(disk: FaultyDisk, tmp_path:
 
     assert found == wanted[:30]
     assert bodies(tmp_path / "wal") == wanted
+
+
+def test_a_log_to_which_nothing_was_written_is_closed_without_a_file(wal: Wal, tmp_path: Path) -> None:
+    wal.append(b"forgotten")
+    wal.close()
+    assert log_files(tmp_path / "wal") == []
 
 
 def test_a_closed_log_has_no_unused_bytes(wal: Wal, disk: FaultyDisk, tmp_path: Path) -> None:
@@ -230,6 +241,136 @@ def test_a_spare_that_was_a_log_file_before_its_renaming_was_undone_is_not_used_
     assert bodies(tmp_path / "wal") == []
 
 
+@pytest.mark.parametrize("size", [FILE_BYTES - 1, FILE_BYTES, 4 * FILE_BYTES, 4 * FILE_BYTES + 1])
+def test_spares_of_an_earlier_run_are_kept_if_they_are_large_enough_and_not_far_too_large(
+    disk: FaultyDisk, tmp_path: Path, size: int
+) -> None:
+    path = tmp_path / "wal"
+    path.mkdir()
+    for name in ("spare-5", "spare-12", "spare-x", "5", "spare-"):
+        (path / name).write_bytes(bytes(size))
+    fits = FILE_BYTES <= size <= 4 * FILE_BYTES
+
+    wal = new_log(disk, path)
+    unlink_trimmed(wal)
+
+    assert {name for name in ("spare-5", "spare-12") if (path / name).exists()} == (
+        {"spare-5", "spare-12"} if fits else set()
+    )
+    assert all((path / name).exists() for name in ("spare-x", "5", "spare-"))
+    # A new one takes no number that was used, even if that file is gone.
+    fill(wal, numbered(400))
+    unlink_trimmed(wal)
+    new = {int(file.name[6:]) for file in path.glob("spare-0*")}
+    assert new
+    assert min(new) > 12
+
+
+def test_of_the_spares_of_an_earlier_run_two_are_kept(disk: FaultyDisk, tmp_path: Path) -> None:
+    path = tmp_path / "wal"
+    path.mkdir()
+    for number in range(4):
+        (path / f"spare-{number}").write_bytes(bytes(FILE_BYTES))
+    wal = new_log(disk, path)
+    unlink_trimmed(wal)
+    assert wal.unlink_one_trimmed() is False
+    assert sorted(file.name for file in path.iterdir()) == ["spare-0", "spare-1"]
+    assert not wal.full
+
+
+def test_a_spare_with_the_header_of_an_earlier_file_is_used_again(disk: FaultyDisk, tmp_path: Path) -> None:
+    wal = new_log(disk, tmp_path / "wal")
+    fill(wal, numbered(100))
+    sync_by_hand(wal)
+    wal.trim(wal.synced_to)
+    unlink_trimmed(wal)
+    recycled = [file for file in (tmp_path / "wal").glob("spare-*") if file.read_bytes()[:4] == b"WAL1"]
+    assert recycled
+    _, again = reopen(disk, tmp_path / "wal", start=wal.synced_to)
+    unlink_trimmed(again)
+    assert all(file.exists() for file in recycled)
+
+
+def test_a_frame_that_just_fills_a_file_takes_a_spare(disk: FaultyDisk, wal: Wal) -> None:
+    fill(wal, [b"first"])
+    wal.prepare_spare()
+    allocated = disk.calls["allocate"]
+    fill(wal, [bytes(FILE_BYTES - FILE_HEADER_BYTES - FRAME_HEADER_BYTES)])
+    assert disk.calls["allocate"] == allocated
+    wal.append(b"")
+    assert wal.stats.rotations_total == 2, "not one more fits"
+
+
+@pytest.mark.parametrize("below", [0, 1])
+def test_a_file_is_trimmed_at_its_very_end(wal: Wal, tmp_path: Path, below: int) -> None:
+    fill(wal, numbered(100))
+    sync_by_hand(wal)
+    starts = wal.file_starts()
+    assert (wal.oldest_position, len(starts)) == (0, 4)
+    wal.trim(starts[2] - below)
+    assert wal.file_starts() == starts[2 - below :]
+    assert wal.oldest_position == starts[2 - below]
+
+
+def test_a_file_that_is_still_open_is_not_trimmed(wal: Wal) -> None:
+    fill(wal, numbered(100))
+    sync_by_hand(wal)
+    starts = wal.file_starts()
+    open_file = wal._files.sealed[1]
+    open_file.fd = 0
+    wal.trim(starts[3])
+    assert wal.file_starts() == starts[1:]
+    open_file.fd = -1
+    wal.trim(starts[3])
+    assert wal.file_starts() == starts[3:]
+
+
+def test_what_is_needed_elsewhere_is_not_trimmed(wal: Wal) -> None:
+    fill(wal, numbered(100))
+    sync_by_hand(wal)
+    starts = wal.file_starts()
+    wal.keep_from = starts[1]
+    wal.trim(starts[3])
+    assert wal.file_starts() == starts[1:]
+    wal.trim(0)
+    assert wal.file_starts() == starts[1:]
+    wal.keep_from = None
+    wal.trim(starts[3])
+    assert wal.file_starts() == starts[3:]
+
+
+# --- which bytes of which files ---
+
+
+def test_the_files_and_their_parts_between_two_positions(wal: Wal, tmp_path: Path) -> None:
+    ends = fill(wal, numbered(100))
+    sync_by_hand(wal)
+    starts = [*wal.file_starts(), wal.written_to]
+    paths = [str(file) for file in log_files(tmp_path / "wal")]
+
+    for start in (0, starts[1] - 1, starts[1], ends[40], starts[3], ends[-1]):
+        for end in (*starts, ends[20], ends[99]):
+            reached = [number for number in range(4) if max(start, starts[number]) < min(end, starts[number + 1])]
+            wanted = [(max(start, starts[number]), min(end, starts[number + 1])) for number in reached]
+            assert wal.files_between(start, end) == [
+                (paths[number], FILE_HEADER_BYTES + part[1] - starts[number])
+                for number, part in zip(reached, wanted, strict=True)
+            ]
+            spans = wal.spans(start, end)
+            assert [(span.path, span.base_position) for span in spans] == [
+                (paths[number], starts[number]) for number in reached
+            ]
+            assert [(span.from_position, span.to_position) for span in spans] == wanted
+            for span in spans:
+                content = Path(span.path).read_bytes()[span.offset_of(span.from_position) : span.offset_of(end)]
+                assert read_window(content, span.from_position, span.salt)[1] > 0 or span.from_position not in ends
+
+
+def test_a_log_without_files_starts_where_it_goes_on(disk: FaultyDisk, tmp_path: Path) -> None:
+    wal = new_log(disk, tmp_path / "wal", position=500)
+    assert (wal.file_starts(), wal.oldest_position, wal.spans(0, 500), wal.files_between(0, 500)) == ([], 500, [], [])
+
+
 # --- failing writes ---
 
 
@@ -264,6 +405,7 @@ def test_a_failed_first_write_of_a_file_leaves_no_trace(disk: FaultyDisk, tmp_pa
         wal.flush()
 
     assert log_files(tmp_path / "wal") == []
+    assert {file.stat().st_size for file in (tmp_path / "wal").iterdir()} == {FILE_BYTES}, "it is no spare either"
     fill(wal, [b"next"])
     assert bodies(tmp_path / "wal") == [b"next"]
 
@@ -381,6 +523,20 @@ def test_the_reserve_is_made_again_before_ordinary_frames_go_on(disk: FaultyDisk
     assert len(list((tmp_path / "wal").glob("spare-*"))) == 1
 
 
+def test_a_log_says_whether_the_disk_was_full(disk: FaultyDisk, tmp_path: Path) -> None:
+    wal = new_log(disk, tmp_path / "wal")
+    assert not wal.full
+    fill_current_file(wal)
+    for error, full in ((errno.EIO, False), (errno.ENOSPC, True), (errno.EIO, False), (errno.EDQUOT, True)):
+        disk.fail("allocate", times=-1, error=error)
+        with pytest.raises(StorageError if full is False else StorageFull):
+            wal.append(b"refused" * 20)
+        assert wal.full is full
+        disk.heal()
+    wal.append(b"accepted" * 20)
+    assert not wal.full
+
+
 def test_writing_resumes_when_there_is_room_again(disk: FaultyDisk, tmp_path: Path) -> None:
     wal = new_log(disk, tmp_path / "wal")
     fill_current_file(wal)
@@ -434,8 +590,42 @@ def test_files_that_cannot_be_recycled_or_removed_stay_and_the_log_goes_on(
     unlink_trimmed(wal)
     disk.heal()
     assert "cannot" in caplog.text
+    left = len(log_files(tmp_path / "wal"))
+    assert left == 1 if kind == "rename" else left > 1, "what cannot be recycled is unlinked"
     fill(wal, [b"accepted"])
     assert bodies(tmp_path / "wal", ends[-1]) == [b"accepted"]
+
+
+def test_a_file_that_cannot_be_removed_after_a_failed_write_is_replaced_by_the_next(
+    disk: FaultyDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wal = new_log(disk, tmp_path / "wal")
+    disk.fail("pwritev", keep_bytes=70)
+    disk.fail("unlink")
+    wal.append(b"lost")
+    with pytest.raises(OSError, match="Input/output"):
+        wal.flush()
+    (left,) = log_files(tmp_path / "wal")
+    assert f"cannot remove {left}" in caplog.text
+    fill(wal, [b"next"])
+    assert log_files(tmp_path / "wal") == [left]
+    assert bodies(tmp_path / "wal") == [b"next"]
+
+
+def test_a_spare_that_cannot_be_made_in_advance_is_made_when_it_is_needed(
+    disk: FaultyDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wal = new_log(disk, tmp_path / "wal")
+    fill_current_file(wal)
+    assert wal.stats.rotations_total == 0
+    fill(wal, [b"x" * 100])
+    disk.fail("allocate", times=-1)
+    assert wal.prepare_spare() is True
+    assert wal.prepare_spare() is False, "once for each rotation"
+    assert f"cannot create a spare log file in {tmp_path / 'wal'}" in caplog.text
+    disk.heal()
+    fill_current_file(wal)
+    assert wal.stats.rotations_total == 2
 
 
 # --- files grow with use ---
@@ -448,6 +638,20 @@ def test_files_are_as_large_as_the_log_before_them_within_bounds(tmp_path: Path)
     steps = [1, 1, 2, 4, 4, 4]
     assert sizes[: len(steps)] == [step * FIRST_FILE_BYTES for step in steps]
     assert bodies(tmp_path / "wal") == [bytes(FIRST_FILE_BYTES // 4)] * 60
+
+
+def test_after_trimming_files_are_small_again(tmp_path: Path) -> None:
+    wal = new_log(Disk(), tmp_path / "wal", file_bytes=16 * FIRST_FILE_BYTES)
+    while len(wal.file_starts()) < 6:
+        fill(wal, [bytes(FIRST_FILE_BYTES // 4)])
+    sync_by_hand(wal)
+    wal.trim(wal.synced_to)
+    unlink_trimmed(wal)
+    _, again = reopen(Disk(), tmp_path / "wal", 16 * FIRST_FILE_BYTES, start=wal.synced_to)
+    unlink_trimmed(again)
+    fill(again, [b"after"])
+    last, new = (file.stat().st_size for file in log_files(tmp_path / "wal"))
+    assert (last, new) == (FIRST_FILE_BYTES // 4 + FILE_HEADER_BYTES + FRAME_HEADER_BYTES, 2 * FIRST_FILE_BYTES)
 
 
 def test_a_new_log_takes_little_room(tmp_path: Path) -> None:

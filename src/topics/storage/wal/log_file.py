@@ -157,7 +157,7 @@ class LogFiles:
 
     def _size_for(self, base_position: int, needed: int = 0) -> int:
         """The size of a file that begins at this position: that of the log before it, within bounds."""
-        kept = max(0, base_position - self.sealed[0].base_position) if self.sealed else 0
+        kept = base_position - self.sealed[0].base_position if self.sealed else 0
         return min(self.file_bytes, max(FIRST_FILE_BYTES, _power_of_two(kept), _power_of_two(needed)))
 
     def _refusal(self, error: OSError) -> StorageError | StorageFull:
@@ -170,7 +170,6 @@ class LogFiles:
         assert file.header_pending and file.number == self._next_number - 1
         self._next_number = file.number
         self._disk.close(file.fd)
-        file.fd = -1
         try:
             if not (recyclable and self._recycle(file)):
                 self._disk.unlink(file.path)
@@ -184,10 +183,8 @@ class LogFiles:
         self.sealed.append(file)
 
     def unseal(self) -> LogFile:
-        """Undo the last `seal`."""
-        file = self.sealed.pop()
-        file.end_position = None
-        return file
+        """Undo the last `seal`, of a file that is sealed again or given back."""
+        return self.sealed.pop()
 
     def trim(self, position: int) -> None:
         """Recycle or doom files that end at or below `position`, up to the first that the syncer holds open."""
