@@ -1,6 +1,6 @@
 """Frames: what goes in comes out, and no bit can change unseen."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
@@ -22,6 +22,7 @@ positions = st.integers(0, 2**62)
 
 
 @given(body=st.binary(max_size=400), position=positions, synced_to=positions, salt=u64)
+@example(body=b"", position=0, synced_to=0, salt=0)
 def test_a_frame_comes_back_as_it_went_in(body: bytes, position: int, synced_to: int, salt: int) -> None:
     frame = b"".join(encode(body, position, synced_to, salt))
 

@@ -12,7 +12,8 @@ from tests.faults import FaultyDisk
 from tests.storage.logs import bodies, fill, flip_bit, log_files, new_log, opened, reopen, replay, sync_by_hand
 from topics.storage.disk import Disk
 from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
-from topics.storage.wal.replay import DamagedLog
+from topics.storage.wal.log_scan import WINDOW_BYTES, SplitBody
+from topics.storage.wal.replay import DamagedLog, LargeFrame, Replay
 from topics.storage.wal.wal import Wal
 
 pytestmark = pytest.mark.usefixtures("every_file_closed")
@@ -245,7 +246,150 @@ def test_a_file_cut_short_in_the_middle_of_the_log_is_refused(tmp_path: Path) ->
     assert_refused(tmp_path / "wal", first, FILE_HEADER_BYTES + ends[10], same_boot=True)
 
 
+def test_a_good_frame_far_after_a_damaged_one_is_found(tmp_path: Path) -> None:
+    ends = closed_log(tmp_path / "wal", [bytes(3 * WINDOW_BYTES), b"second"], file_bytes=8 * WINDOW_BYTES)
+    (file,) = log_files(tmp_path / "wal")
+    flip_bit(file, FILE_HEADER_BYTES)
+
+    assert_refused(tmp_path / "wal", file, FILE_HEADER_BYTES, same_boot=True)
+    reading = replay(Disk(), tmp_path / "wal", repair=True)
+    assert [body for _, body in reading] == [b"second"]
+    assert [gap[1:4] for gap in reading.repaired] == [(FILE_HEADER_BYTES, 0, ends[0])]
+
+
+@pytest.mark.parametrize("synced", [1, 2])
+def test_after_a_power_failure_only_what_was_synced_past_it_proves_damage(tmp_path: Path, synced: int) -> None:
+    wal = new_log(Disk(), tmp_path / "wal")
+    ends = fill(wal, [b"first"])
+    sync_by_hand(wal)
+    ends += fill(wal, [b"second"])
+    if synced == 2:
+        sync_by_hand(wal)
+    ends += fill(wal, [b"third"])
+    abandoned(wal)
+    file = log_files(tmp_path / "wal")[0]
+    flip_bit(file, FILE_HEADER_BYTES + ends[0])
+
+    if synced == 2:
+        assert_refused(tmp_path / "wal", file, FILE_HEADER_BYTES + ends[0], same_boot=False)
+        return
+    reading = replay(Disk(), tmp_path / "wal", same_boot=False, durable_to=ends[0])
+    assert [body for _, body in reading] == [b"first"]
+    assert reading.torn == (str(file), FILE_HEADER_BYTES + ends[0], ends[0], ends[2], "torn tail")
+
+
+# --- frames larger than a window ---
+
+
+def large_log(path: Path) -> tuple[list[bytes], list[int], Path]:
+    """In one file, because its first frame is the large one."""
+    wanted = [bytes(range(256)) * (2 * WINDOW_BYTES // 256), b"after"]
+    ends = closed_log(path, wanted, file_bytes=8 * WINDOW_BYTES)
+    (file,) = log_files(path)
+    return wanted, ends, file
+
+
+@pytest.mark.parametrize("size", [WINDOW_BYTES - FRAME_HEADER_BYTES, WINDOW_BYTES - FRAME_HEADER_BYTES + 1])
+def test_a_frame_as_large_as_a_window_and_one_that_is_larger_come_back(tmp_path: Path, size: int) -> None:
+    wanted = [bytes(size), b"x" * size, b"small"]
+    ends = closed_log(tmp_path / "wal", wanted, file_bytes=8 * WINDOW_BYTES)
+    reading = replay(Disk(), tmp_path / "wal", durable_to=ends[-1])
+    assert list(reading) == list(zip(ends, wanted, strict=True))
+    assert reading.frames == 3
+
+
+def test_a_large_frame_comes_in_the_parts_that_are_asked_for(tmp_path: Path) -> None:
+    wanted, ends, _ = large_log(tmp_path / "wal")
+    reading = Replay(Disk(), str(tmp_path / "wal"), same_boot=True, split=lambda _, __: 10)
+    assert [window for window in reading.windows() if window] == [
+        LargeFrame(ends[0], SplitBody(wanted[0][:10], wanted[0][10:])),
+        [(ends[1], wanted[1])],
+    ]
+    assert (reading.frames, reading.progress, reading.torn) == (2, 1.0, None)
+
+
+def test_a_changed_byte_in_a_large_frame_is_refused(tmp_path: Path) -> None:
+    _, ends, file = large_log(tmp_path / "wal")
+    flip_bit(file, FILE_HEADER_BYTES + ends[0] - 1)
+    assert_refused(tmp_path / "wal", file, FILE_HEADER_BYTES, same_boot=True)
+
+
+@pytest.mark.parametrize("left", [1, FRAME_HEADER_BYTES - 1, FRAME_HEADER_BYTES, WINDOW_BYTES, 2 * WINDOW_BYTES])
+def test_a_large_frame_that_is_torn_is_cut_and_says_how_much_there_was(tmp_path: Path, left: int) -> None:
+    _, _, file = large_log(tmp_path / "wal")
+    file.write_bytes(file.read_bytes()[: FILE_HEADER_BYTES + left])
+
+    reading = replay(Disk(), tmp_path / "wal")
+
+    assert list(reading) == []
+    assert reading.torn == (str(file), FILE_HEADER_BYTES, 0, left, "torn tail")
+    assert file.stat().st_size == FILE_HEADER_BYTES
+
+
+def test_a_last_frame_with_a_changed_byte_is_torn_as_a_whole(tmp_path: Path) -> None:
+    wal = new_log(Disk(), tmp_path / "wal")
+    ends = fill(wal, [b"first", b"second"])
+    abandoned(wal)
+    file = log_files(tmp_path / "wal")[0]
+    flip_bit(file, FILE_HEADER_BYTES + ends[1] - 1)
+
+    reading = replay(Disk(), tmp_path / "wal")
+
+    assert [body for _, body in reading] == [b"first"]
+    assert reading.torn == (str(file), FILE_HEADER_BYTES + ends[0], ends[0], ends[1], "torn tail")
+
+
+@pytest.mark.parametrize("harmed_at", [0, 16])
+def test_a_last_frame_that_does_not_look_like_one_is_where_the_log_ends(tmp_path: Path, harmed_at: int) -> None:
+    wal = new_log(Disk(), tmp_path / "wal")
+    ends = fill(wal, [b"first", b"second"])
+    abandoned(wal)
+    flip_bit(log_files(tmp_path / "wal")[0], FILE_HEADER_BYTES + ends[0] + harmed_at)
+
+    reading = replay(Disk(), tmp_path / "wal")
+
+    assert [body for _, body in reading] == [b"first"]
+    assert reading.torn is None
+
+
+def test_a_file_cut_within_a_large_frame_before_the_next_file_is_refused(tmp_path: Path) -> None:
+    ends = closed_log(tmp_path / "wal", [b"before", bytes(2 * WINDOW_BYTES), b"after"])
+    first, second, _ = log_files(tmp_path / "wal")
+    second.write_bytes(second.read_bytes()[:WINDOW_BYTES])
+    assert_refused(tmp_path / "wal", second, FILE_HEADER_BYTES, same_boot=True)
+    assert first.stat().st_size == 4096
+    assert ends[0] == FRAME_HEADER_BYTES + 6
+
+
 # --- files that were never begun ---
+
+
+def test_a_file_that_a_power_failure_left_without_a_header_ends_the_log(tmp_path: Path) -> None:
+    wal = new_log(Disk(), tmp_path / "wal")
+    fill(wal, [b"x" * 100] * 80)
+    abandoned(wal)
+    first, second, third = log_files(tmp_path / "wal")
+    second.write_bytes(bytes(4096))
+    noting = UnlinkingDisk()
+
+    reading = Replay(noting, str(tmp_path / "wal"), same_boot=False)
+
+    assert len(list(reading)) == (4096 - FILE_HEADER_BYTES) // (FRAME_HEADER_BYTES + 100)
+    assert noting.unlinked == [str(third), str(second)], "from the end: a kill between leaves no gap"
+    assert log_files(tmp_path / "wal") == [first]
+    assert reading.tail.next_number == 2
+    assert reading.torn is not None
+    assert reading.torn.to_position == wal.written_to
+
+
+class UnlinkingDisk(Disk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.unlinked: list[str] = []
+
+    def unlink(self, path: str) -> None:
+        self.unlinked.append(path)
+        super().unlink(path)
 
 
 @pytest.mark.parametrize("same_boot", [True, False])
@@ -319,6 +463,83 @@ def test_a_log_goes_on_above_what_repair_found_lost_at_its_end(tmp_path: Path) -
     assert reading.tail.position == ends[2]
 
 
+def kept(reading: Replay) -> list[tuple[int, int, int | None, int]]:
+    return [(file.number, file.base_position, file.end_position, file.capacity_bytes) for file in reading.tail.files]
+
+
+def test_a_whole_log_goes_on_in_the_next_file(tmp_path: Path) -> None:
+    ends = closed_log(tmp_path / "wal", [b"%03d" % number * 30 for number in range(80)])
+    frames = (4096 - FILE_HEADER_BYTES) // 122
+    starts = [0, ends[frames - 1], ends[2 * frames - 1], ends[-1]]
+    disk = FaultyDisk()
+
+    reading = replay(disk, tmp_path / "wal", starts[1] + 122, durable_to=ends[-1])
+
+    assert [end for end, _ in reading] == ends[frames + 1 :]
+    assert (reading.tail.next_number, reading.tail.position) == (4, ends[-1])
+    assert disk.calls["fdatasync.log"] == 2, "those that were read"
+    assert disk.calls["truncate"] == disk.calls["unlink"] == 0
+    sizes = [file.stat().st_size for file in log_files(tmp_path / "wal")]
+    assert kept(reading) == [(number, starts[number - 1], starts[number], sizes[number - 1]) for number in (1, 2, 3)]
+
+
+def test_repair_goes_on_without_a_first_file_whose_header_is_damaged(tmp_path: Path) -> None:
+    wanted = [b"%03d" % number * 30 for number in range(80)]
+    ends = closed_log(tmp_path / "wal", wanted)
+    frames = (4096 - FILE_HEADER_BYTES) // 122
+    first, second, third = log_files(tmp_path / "wal")
+    flip_bit(first, 33)
+
+    reading = replay(Disk(), tmp_path / "wal", repair=True)
+
+    assert [body for _, body in reading] == wanted[frames:]
+    assert reading.repaired == [(str(second), 0, 0, ends[frames - 1], "the log before this file is missing")]
+    assert kept(reading) == [
+        (1, ends[frames - 1], ends[frames - 1], 0),
+        (2, ends[frames - 1], ends[2 * frames - 1], second.stat().st_size),
+        (3, ends[2 * frames - 1], ends[-1], third.stat().st_size),
+    ]
+
+
+def test_repair_goes_on_without_any_file(tmp_path: Path) -> None:
+    ends = closed_log(tmp_path / "wal", [b"first", b"second"])
+    (file,) = log_files(tmp_path / "wal")
+    flip_bit(file, 33)
+    assert_refused(tmp_path / "wal", file, 0, same_boot=True)
+
+    reading = replay(Disk(), tmp_path / "wal", 10, repair=True)
+    assert list(reading) == []
+    assert reading.repaired == [(str(file), 0, 10, 10, "the header of the file does not verify")]
+    assert (reading.tail.next_number, reading.tail.position, kept(reading)) == (1, 10, [])
+    assert [found.name for found in (tmp_path / "wal").glob("*.log*")] == [file.name + ".damaged"]
+
+    reading = replay(Disk(), tmp_path / "wal", 10, durable_to=ends[-1], repair=True)
+    assert list(reading) == []
+    assert reading.repaired == [(str(tmp_path / "wal"), 0, 10, ends[-1], "the log is missing")]
+    assert reading.tail.position == ends[-1]
+
+
+def test_what_is_wrong_is_said_in_the_refusal(tmp_path: Path) -> None:
+    ends = closed_log(tmp_path / "wal", [b"x" * 100] * 80)
+    first, second, third = log_files(tmp_path / "wal")
+    pristine = {file: file.read_bytes() for file in (first, second, third)}
+
+    def reason(durable_to: int = 0) -> str:
+        with pytest.raises(DamagedLog) as refusal:
+            list(replay(Disk(), tmp_path / "wal", same_boot=False, durable_to=durable_to))
+        for file, content in pristine.items():
+            file.write_bytes(content)
+        return refusal.value.detail["reason"]
+
+    flip_bit(second, 33)
+    assert reason() == "the header of the file does not verify"
+    second.unlink()
+    assert reason() == "the log file before this one is missing"
+    first.unlink()
+    assert reason() == "the log before this file is missing"
+    assert reason(ends[-1] + 1) == f"the log had been synced up to position {ends[-1] + 1}"
+
+
 # --- what is accepted is durable ---
 
 
@@ -351,6 +572,17 @@ def test_an_empty_directory_goes_on_at_the_position_of_the_snapshot(tmp_path: Pa
 
     assert list(reading) == []
     assert reading.tail.position == 4711
+
+
+def test_progress_is_the_share_of_the_bytes_that_are_read(tmp_path: Path) -> None:
+    ends = closed_log(tmp_path / "wal", [b"x" * 100] * 80)
+    sizes = [file.stat().st_size for file in log_files(tmp_path / "wal")]
+    frames = (4096 - FILE_HEADER_BYTES) // 132
+
+    reading = replay(Disk(), tmp_path / "wal", ends[frames - 1])
+    seen = [reading.progress for window in reading.windows() if window]
+    read = [FILE_HEADER_BYTES + frames * 132, sizes[1] + sizes[2]]
+    assert seen == [read[0] / sum(sizes[1:]), 0.99]
 
 
 def test_progress_runs_from_zero_to_one(tmp_path: Path) -> None:

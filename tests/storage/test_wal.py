@@ -232,6 +232,8 @@ def test_a_spare_that_was_a_log_file_before_its_renaming_was_undone_is_not_used_
     fill(new_log(disk, tmp_path / "wal"), [b"lost with the power"])
     (left,) = log_files(tmp_path / "wal")
     left.rename(tmp_path / "wal" / "spare-00000000000000000009")
+    for spare in (tmp_path / "wal").glob("spare-*[!9]"):
+        spare.unlink()
 
     found, wal = reopen(Disk(), tmp_path / "wal")
     wal.append(b"never written")
@@ -521,6 +523,18 @@ def test_the_reserve_is_made_again_before_ordinary_frames_go_on(disk: FaultyDisk
 
     assert bodies(tmp_path / "wal")[2:] == [b"not urgent", b"nor this"]
     assert len(list((tmp_path / "wal").glob("spare-*"))) == 1
+
+
+def test_an_urgent_frame_may_fill_the_reserve_of_a_full_disk(disk: FaultyDisk, tmp_path: Path) -> None:
+    wal = new_log(disk, tmp_path / "wal")
+    fill_current_file(wal)
+    disk.fail("allocate", times=-1, error=errno.ENOSPC)
+    largest = FILE_BYTES - FILE_HEADER_BYTES - FRAME_HEADER_BYTES
+    with pytest.raises(StorageFull):
+        wal.append(bytes(largest + 1), urgent=True)
+    wal.append(bytes(largest), urgent=True)
+    wal.flush()
+    assert [len(body) for body in bodies(tmp_path / "wal")[1:]] == [largest]
 
 
 def test_a_log_says_whether_the_disk_was_full(disk: FaultyDisk, tmp_path: Path) -> None:
