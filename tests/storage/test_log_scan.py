@@ -1,4 +1,4 @@
-"""Log files as they are found: what their first bytes say, which frames they hold after damage, large frames in pieces."""
+"""Log files as they are found: what their first bytes say, frames after damage, large frames in pieces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.storage.disk import Disk
-from topics.storage.steps import at_once
+from topics.storage.steps import Steps, T, at_once
 from topics.storage.wal import log_scan
 from topics.storage.wal.frame import (
     FILE_HEADER_BYTES,
@@ -173,6 +173,17 @@ def test_a_long_search_pauses_after_every_window(tmp_path: Path, monkeypatch: py
 # --- large frames ---
 
 
+def paused(steps: Steps[T]) -> tuple[int, T]:
+    """How often the work paused, and its result."""
+    pauses = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return pauses, end.value
+        pauses += 1
+
+
 @pytest.mark.parametrize("extra", [0, 1])
 @pytest.mark.parametrize(("split_at", "lengths"), [(0, []), (1, [1]), (PIECE_BYTES - 1, [PIECE_BYTES - 1]), (9**9, [])])
 def test_a_large_body_comes_in_pieces_and_in_the_parts_that_are_asked_for(
@@ -186,13 +197,7 @@ def test_a_large_body_comes_in_pieces_and_in_the_parts_that_are_asked_for(
         return min(split_at, body_len)
 
     with found_file(tmp_path / "log", b"before" + frame(body, 1006)) as (file, fd):
-        steps = read_large(Disk(), fd, file, FILE_HEADER_BYTES + 6, split)
-        pauses = 0
-        with pytest.raises(StopIteration) as end:
-            while True:
-                next(steps)
-                pauses += 1
-        found = end.value.value
+        pauses, found = paused(read_large(Disk(), fd, file, FILE_HEADER_BYTES + 6, split))
         assert at_once(read_large(Disk(), fd, file, FILE_HEADER_BYTES + 6, None)) == body
     assert asked == [(body[:PIECE_BYTES], len(body))], "once, with the first piece"
     assert found == (SplitBody(body[: lengths[0]], body[lengths[0] :]) if lengths else body)

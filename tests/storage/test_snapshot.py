@@ -386,3 +386,17 @@ def test_one_that_is_written_into_a_room_is_cut_at_its_end(disk: FaultyDisk, roo
     assert list(newest(disk, root).chunks()) == [b"state"]
     writer.abort()
     assert files(root) == [], "what is given up after it was finished"
+
+
+def test_the_bytes_are_those_that_older_versions_wrote_and_read(disk: FaultyDisk, root: Path) -> None:
+    write(Snapshots(disk, str(root)), 0x1122, b"chunk", packs=(5, 3))
+    content = (root / f"{1:020d}.snap").read_bytes()
+    header, chunk, end = content[:HEADER_BYTES], content[HEADER_BYTES:-48], content[-48:]
+    assert header.hex() == (
+        "534e5031010000000000000000000000010000000000000022110000000000000000000000000000"
+        "0000000000000000000000000000000032e17e5bd009bf84"
+    )
+    assert chunk.hex() == "050000006368756e6b"
+    assert end.hex() == (
+        "03000000000000000500000000000000490000000000000001000000000000003e0e4c641b66223ced0c241b9b6ea529"
+    )

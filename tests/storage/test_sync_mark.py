@@ -34,6 +34,17 @@ def test_the_last_note_counts_and_a_new_process_goes_on_from_it(tmp_path: Path) 
         assert noted_position(Disk(), str(tmp_path)) == position
 
 
+def test_the_bytes_of_a_note_are_those_that_older_versions_wrote_and_read(tmp_path: Path) -> None:
+    mark = SyncMark(Disk(), str(tmp_path))
+    mark.note(0x1122)
+    mark.close()
+    content = (tmp_path / "synced").read_bytes()
+    assert (
+        content[SLOT_BYTES:].rstrip(b"\0").hex() == "4d524b310000000001000000000000002211000000000000c5acdae779bb0672"
+    )
+    assert not content[:SLOT_BYTES].strip(b"\0")
+
+
 def test_a_flipped_bit_costs_one_note(tmp_path: Path) -> None:
     mark = SyncMark(Disk(), str(tmp_path))
     for position in (10, 20):
@@ -68,9 +79,9 @@ def test_after_a_power_failure_the_note_is_at_least_the_last_one_that_was_synced
 def test_it_is_synced_once_in_a_while_and_only_if_there_is_news(tmp_path: Path) -> None:
     mark = SyncMark(Disk(), str(tmp_path))
     assert mark.due_in_s(0.0) is None
-    assert not mark.sync(0.0)
+    assert mark.sync(0.0) is False
     mark.note(10)
-    assert mark.sync(100.0)
+    assert mark.sync(100.0) is True
     assert not mark.sync(200.0)
     mark.note(20)
     assert mark.due_in_s(100.25) == SYNC_EVERY_S - 0.25

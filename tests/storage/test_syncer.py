@@ -17,7 +17,7 @@ from topics.storage.disk import Disk
 from topics.storage.wal import wal
 from topics.storage.wal.frame import FileHeader
 from topics.storage.wal.handover import Handover, LogChunk, WriteFailure
-from topics.storage.wal.log_file import LogFile
+from topics.storage.wal.log_file import LogFile, LogTail
 from topics.storage.wal.syncer import Syncer, SyncFailed
 from topics.storage.wal.wal import HANDOVER_AFTER_S, HANDOVER_BYTES, Wal
 
@@ -342,6 +342,46 @@ def test_after_a_failure_nothing_is_taken_and_once_it_is_settled_only_what_is_ne
     assert not handover.active
     handover.put(third, begin=True)
     assert handover.take() is third
+
+
+def test_the_owner_writes_if_the_thread_has_just_ended_its_part(rig: Rig) -> None:
+    class JustEnded(Handover):
+        def put(self, chunk: LogChunk, begin: bool) -> bool:
+            self.active = False
+            return super().put(chunk, begin)
+
+    rig.wal.append(b"one")
+    rig.wal.handover = JustEnded()
+    rig.wal.handover.active = True
+    assert rig.wal.flush() == rig.wal.buffered_to
+    assert rig.wal.stats.handovers_total == 0
+    assert bodies(rig.path) == [b"one"]
+
+
+def test_bytes_written_while_the_thread_lies_down_have_a_deadline(tmp_path: Path) -> None:
+    class Growing(Wal):
+        """As if the owner wrote between the thread's two looks."""
+
+        looks = 0
+
+        @property
+        def written_to(self) -> int:
+            self.looks += 1
+            return 0 if self.looks == 1 else 100
+
+        @written_to.setter
+        def written_to(self, position: int) -> None: ...
+
+    (tmp_path / "wal").mkdir()
+    log = Growing(Disk(), str(tmp_path / "wal"), LogTail(1, 0, []), file_bytes=FILE_BYTES)
+    syncer = Syncer(log, lambda: None, interval_s=0.25)
+    log.looks = 0
+    assert syncer._wait(0.0, -5.0) == -5.0
+    assert syncer._counting
+    log.looks = 0
+    syncer._ring()
+    assert syncer._wait(7.0, None) == 7.25
+    log.close()
 
 
 def test_a_short_sync_does_not_take_writing_from_the_owner(rig: Rig) -> None:

@@ -2,11 +2,12 @@
 
 import errno
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.faults import FaultyDisk
+from tests.faults import FaultyDisk, SmallDisk
 from tests.storage.logs import (
     FILE_BYTES,
     bodies,
@@ -19,12 +20,13 @@ from tests.storage.logs import (
     unlink_trimmed,
 )
 from topics.model.errors import StorageError, StorageFull
-from topics.storage.disk import Disk, write_all
+from topics.storage.disk import Buffer, Disk, write_all
+from topics.storage.wal import wal as wal_module
 from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
 from topics.storage.wal.log_file import FILE_BYTES as FILE_BYTES_MAX
 from topics.storage.wal.log_file import FIRST_FILE_BYTES, RESERVE_SHARE
 from topics.storage.wal.log_scan import read_window
-from topics.storage.wal.wal import Wal
+from topics.storage.wal.wal import PIECES_MAX, UNSYNCED_BYTES_MAX, Wal
 
 pytestmark = pytest.mark.usefixtures("every_file_closed")
 
@@ -52,6 +54,55 @@ def test_frames_buffered_together_go_out_in_one_write(wal: Wal, disk: FaultyDisk
     assert wal.flush() == wal.buffered_to
     assert disk.calls["pwritev"] == 1
     assert bodies(tmp_path / "wal") == numbered(20)
+
+
+class NotingDisk(Disk):
+    """Notes how many buffers each write has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffers: list[int] = []
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        self.buffers.append(len(buffers))
+        return super().pwritev(fd, buffers, offset)
+
+
+def test_many_small_frames_are_joined_before_they_are_written(tmp_path: Path) -> None:
+    disk = NotingDisk()
+    wal = new_log(disk, tmp_path / "wal")
+    for count in (1, PIECES_MAX // 2, PIECES_MAX // 2 + 1):
+        for body in numbered(count, 20):
+            wal.append(body)
+        wal.flush()
+    assert disk.buffers == [3, PIECES_MAX, 1], "two for each frame, and the header of the file; or one"
+    assert PIECES_MAX == 16
+
+
+def test_frames_writes_and_bytes_are_counted(wal: Wal, tmp_path: Path) -> None:
+    for body in numbered(3):
+        wal.append(body)
+    wal.flush()
+    wal.flush()
+    wal.append(b"x")
+    wal.flush()
+    assert (wal.stats.frames_total, wal.stats.batches_total) == (4, 2)
+    assert wal.stats.bytes_written_total == FILE_HEADER_BYTES + wal.written_to
+    assert (wal.stats.rotations_total, wal.stats.handovers_total, wal.stats.write_errors_total) == (0, 0, 0)
+
+
+def test_a_log_is_overloaded_above_a_limit_of_bytes_that_are_not_synced(
+    wal: Wal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert UNSYNCED_BYTES_MAX == 64 << 20
+    monkeypatch.setattr(wal_module, "UNSYNCED_BYTES_MAX", 100 + FRAME_HEADER_BYTES)
+    wal.append(bytes(100))
+    assert not wal.overloaded
+    wal.append(b"")
+    assert wal.overloaded
+    wal.flush()
+    sync_by_hand(wal)
+    assert not wal.overloaded
 
 
 def test_an_end_position_is_where_the_next_frame_starts(wal: Wal, disk: FaultyDisk, tmp_path: Path) -> None:
@@ -652,6 +703,27 @@ def test_files_are_as_large_as_the_log_before_them_within_bounds(tmp_path: Path)
     steps = [1, 1, 2, 4, 4, 4]
     assert sizes[: len(steps)] == [step * FIRST_FILE_BYTES for step in steps]
     assert bodies(tmp_path / "wal") == [bytes(FIRST_FILE_BYTES // 4)] * 60
+
+
+@pytest.mark.parametrize(
+    ("disk_mib", "files", "spares"),
+    [
+        (3, [1, 1, 2, 4, 2, 1], [1]),
+        (6, [1, 1, 2, 4, 8, 4, 2], [1, 1]),
+        (9, [1, 1, 2, 4, 8, 16, 2], [1, 1]),
+    ],
+)
+def test_on_a_disk_that_fills_up_files_get_smaller_and_a_reserve_stays(
+    tmp_path: Path, disk_mib: int, files: list[int], spares: list[int]
+) -> None:
+    disk = SmallDisk(disk_mib << 20)
+    wal = new_log(disk, tmp_path / "wal", file_bytes=16 * FIRST_FILE_BYTES)
+    with pytest.raises(StorageFull):
+        fill(wal, [bytes(FIRST_FILE_BYTES // 4)] * 1000)
+    assert [file.stat().st_size // FIRST_FILE_BYTES for file in log_files(tmp_path / "wal")] == files
+    assert [file.stat().st_size // FIRST_FILE_BYTES for file in (tmp_path / "wal").glob("spare-*")] == spares
+    assert disk.used_bytes == disk_mib << 20
+    wal.append(bytes(FIRST_FILE_BYTES // 2), urgent=True)
 
 
 def test_after_trimming_files_are_small_again(tmp_path: Path) -> None:
