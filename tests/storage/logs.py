@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +18,15 @@ FILE_BYTES = 4096
 opened: list[Wal] = []
 
 
-def new_log(disk: Disk, path: Path, file_bytes: int = FILE_BYTES, position: int = 0) -> Wal:
+def new_log(
+    disk: Disk,
+    path: Path,
+    file_bytes: int = FILE_BYTES,
+    position: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Wal:
     path.mkdir(parents=True, exist_ok=True)
-    return _opened(disk, path, LogTail(1, position, []), file_bytes)
+    return _opened(disk, path, LogTail(1, position, []), file_bytes, clock)
 
 
 def salts(seed: int = 0) -> Callable[[], int]:
@@ -54,8 +61,8 @@ def reopen(
     return found, _opened(disk, path, reading.tail, file_bytes)
 
 
-def _opened(disk: Disk, path: Path, tail: LogTail, file_bytes: int) -> Wal:
-    opened.append(Wal(disk, str(path), tail, file_bytes=file_bytes, random_u64=salts()))
+def _opened(disk: Disk, path: Path, tail: LogTail, file_bytes: int, clock: Callable[[], float] = time.monotonic) -> Wal:
+    opened.append(Wal(disk, str(path), tail, file_bytes=file_bytes, random_u64=salts(), clock=clock))
     return opened[-1]
 
 

@@ -4,12 +4,13 @@ import errno
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from tests.faults import FaultyDisk
 from topics.model.errors import DamagedData
+from topics.storage import snapshot as snapshot_module
 from topics.storage.disk import Disk
 from topics.storage.reserve import Room
 from topics.storage.snapshot import HEADER_BYTES, READ_BYTES, WRITE_BYTES, Snapshot, Snapshots
@@ -66,6 +67,18 @@ def test_a_snapshot_comes_back_as_it_was_written(
     assert list(snapshot.chunks()) == chunks
     assert snapshot.position == position
     assert snapshot.packs == {1, 3, 2**40}
+
+
+@given(chunks=st.lists(st.binary(max_size=20), max_size=12), window=st.integers(4, 50))
+@example(chunks=[b"a", b""], window=50)
+def test_chunks_come_back_wherever_a_window_cuts_them(
+    tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes], window: int
+) -> None:
+    root = tmp_path_factory.mktemp("snapshots")
+    write(Snapshots(Disk(), str(root)), 1, *chunks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot_module, "READ_BYTES", window)
+        assert list(newest(Disk(), root).chunks()) == chunks
 
 
 def test_chunks_larger_than_a_window_come_back(disk: FaultyDisk, root: Path) -> None:

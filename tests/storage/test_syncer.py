@@ -15,7 +15,7 @@ from tests.storage.logs import FILE_BYTES, bodies, log_files, new_log
 from topics.model.errors import StorageError, Throttled
 from topics.storage.disk import Disk
 from topics.storage.wal import wal
-from topics.storage.wal.frame import FileHeader
+from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader
 from topics.storage.wal.handover import Handover, LogChunk, WriteFailure
 from topics.storage.wal.log_file import LogFile, LogTail
 from topics.storage.wal.syncer import Syncer, SyncFailed
@@ -52,8 +52,7 @@ class Rig:
         self.path = path
         self.disk = FaultyDisk()
         self.clock = Clock()
-        self.wal: Wal = new_log(self.disk, path, file_bytes)
-        self.wal._clock = self.clock
+        self.wal: Wal = new_log(self.disk, path, file_bytes, clock=self.clock)
         self.told = threading.Event()
         self.syncer = Syncer(
             self.wal, self.told.set, clock=clock or self.clock, interval_s=interval_s, debt_bytes=debt_bytes
@@ -106,6 +105,98 @@ def test_a_wanted_sync_is_done_at_once(rig: Rig) -> None:
     assert rig.syncer.unsynced_bytes == 0
     assert rig.disk.calls["fdatasync"] == 1
     assert rig.wal.stats.fsyncs_total == rig.wal.stats.fsync_us.count == sum(rig.wal.stats.fsync_us.counts) == 1
+
+
+def test_what_is_not_synced_and_whether_a_change_waits_for_it_is_known(rig: Rig) -> None:
+    gate = rig.disk.hold("fdatasync")
+    rig.write(b"one")
+    assert (rig.syncer.unsynced_bytes, rig.syncer.sync_awaited) == (rig.wal.written_to, False)
+    end = rig.commit(b"two")
+    rig.wal.append(b"three")
+    assert gate.reached.wait(WAIT_S_MAX)
+    assert (rig.syncer.unsynced_bytes, rig.syncer.sync_awaited) == (rig.wal.buffered_to, True)
+    gate.open()
+    rig.wait_synced(end)
+    assert (rig.syncer.unsynced_bytes, rig.syncer.sync_awaited) == (rig.wal.buffered_to - end, False)
+
+
+def not_started(path: Path, disk: Disk | None = None, **options: float) -> Syncer:
+    """A commit thread whose steps the test takes itself, one byte after ten that are synced."""
+    syncer = Syncer(new_log(disk or Disk(), path), lambda: None, **options)  # type: ignore[reportArgumentType]
+    syncer._wal.synced_to, syncer._wal.written_to = 10, 11
+    return syncer
+
+
+def test_a_sync_is_due_if_it_is_wanted_or_much_or_old_or_the_last(tmp_path: Path) -> None:
+    syncer = not_started(tmp_path / "wal", debt_bytes=2)
+    log = syncer._wal
+    assert not syncer._is_due(7.0, None)
+    assert [syncer._is_due(now_s, 7.0) for now_s in (6.9, 7.0, 7.1)] == [False, True, True]
+    syncer._wanted_to = 10
+    assert not syncer._is_due(7.0, None)
+    syncer._wanted_to = 11
+    assert syncer._is_due(7.0, None)
+    syncer._wanted_to = 0
+    log.written_to = 12
+    assert syncer._is_due(7.0, None)
+    log.written_to = 11
+    syncer._stopping = True
+    assert syncer._is_due(7.0, None)
+    syncer._wanted_to = 20
+    log.written_to = 10
+    assert syncer._is_due(7.0, 6.0) is False, "there is nothing to sync"
+    log.synced_to = log.written_to = 0
+
+
+def rings(syncer: Syncer) -> bool:
+    """Whether the owner has rung since the last look."""
+    return syncer._bell.acquire(blocking=False)
+
+
+def test_the_thread_is_woken_for_what_it_does_not_wait_for_already(tmp_path: Path) -> None:
+    syncer = not_started(tmp_path / "wal", debt_bytes=2)
+    log = syncer._wal
+    syncer.nudge()
+    assert rings(syncer)
+    syncer._counting = True
+    syncer.nudge()
+    assert not rings(syncer), "it has a deadline"
+    log.written_to = 12
+    syncer.nudge()
+    assert rings(syncer), "so much does not wait for it"
+    syncer._counting = False
+    log.written_to = log.synced_to
+    syncer.nudge()
+    assert not rings(syncer), "there is nothing to sync"
+    for position, rung in ((5, True), (5, False), (4, False), (6, True)):
+        syncer.want_sync(position)
+        assert rings(syncer) is rung
+    syncer._ring()
+    syncer._ring()
+    assert (rings(syncer), rings(syncer)) == (True, False)
+    log.synced_to = log.written_to = 0
+
+
+def test_a_sync_that_could_open_no_file_pauses_and_does_not_count_as_stalled(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    syncer = not_started(tmp_path / "wal", disk)
+    log = syncer._wal
+    log.synced_to = log.written_to = 0
+    log.append(b"one")
+    end = log.flush()
+    disk.fail("fsync_dir", error=errno.EMFILE)
+    syncer._ring()
+    syncer._sync_or_try_again()
+    assert (log.synced_to, log.sync_started_s, rings(syncer)) == (0, 0.0, False), "it waited for the bell"
+    syncer._sync_or_try_again()
+    assert (log.synced_to, log.sync_started_s) == (end, 0.0)
+    log.append(b"two")
+    log.unsynced_files[0].entry_durable = False
+    log.flush()
+    syncer._stopping = True
+    disk.fail("fsync_dir", error=errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
+        syncer._sync_or_try_again()
 
 
 def test_bytes_that_nobody_waits_for_are_not_synced_at_once(rig: Rig) -> None:
@@ -252,6 +343,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_ever_again(rig: Rig) -> Non
         with pytest.raises(SyncFailed) as failure:
             rig.syncer.poll()
         assert isinstance(failure.value.__cause__, OSError)
+        assert failure.value.message == "a sync of the log failed: Input/output error", "no path"
     with pytest.raises(StorageError):
         rig.wal.append(b"refused")
     with pytest.raises(StorageError):
@@ -264,6 +356,19 @@ def test_after_a_failed_sync_nothing_is_acknowledged_ever_again(rig: Rig) -> Non
     assert rig.wal.synced_to == synced
     assert rig.disk.calls["fdatasync"] == calls
     assert not rig.syncer._commit_thread.is_alive()
+
+
+def test_whatever_ends_the_thread_is_named(rig: Rig) -> None:
+    def broken(fd: int) -> None:
+        raise ValueError("a bug")
+
+    rig.disk.fdatasync = broken
+    rig.commit(b"lost")
+    rig.wait_until(lambda: rig.syncer.failed is not None)
+    with pytest.raises(SyncFailed, match="a sync of the log failed: a bug"):
+        rig.syncer.poll()
+    assert (rig.wal.broken, rig.wal.sync_started_s) == (True, 0.0)
+    del rig.disk.fdatasync
 
 
 def test_a_failed_sync_of_an_older_file_holds_back_the_newer_one(rig: Rig) -> None:
@@ -388,7 +493,7 @@ def test_a_short_sync_does_not_take_writing_from_the_owner(rig: Rig) -> None:
     gate = rig.disk.hold("fdatasync")
     rig.commit(b"one")
     assert gate.reached.wait(WAIT_S_MAX)
-    rig.clock.now_s += HANDOVER_AFTER_S - 0.01
+    rig.clock.now_s += HANDOVER_AFTER_S
 
     assert rig.write(b"two") == rig.wal.written_to
 
@@ -432,6 +537,9 @@ def test_a_large_write_is_the_commit_thread_s_and_the_next_small_one_is_not(rig:
     gate.open()
     rig.wait_until(lambda: rig.wal.written_to == position and not rig.wal.handover.active)
     assert rig.write(b"small") == rig.wal.written_to
+    largest = bytes(HANDOVER_BYTES - FRAME_HEADER_BYTES)
+    assert rig.write(largest) == rig.wal.written_to
+    assert rig.wal.stats.handovers_total == 1
 
 
 class DeferredBody:
@@ -500,6 +608,37 @@ def test_the_queue_of_handed_over_writes_is_bounded(rig: Rig, monkeypatch: pytes
     rig.syncer.want_sync(rig.wal.buffered_to)
     rig.wait_synced(rig.wal.buffered_to)
     assert not rig.wal.overloaded
+
+
+def test_a_frame_is_refused_once_more_than_a_limit_waits_to_be_written(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert wal.QUEUE_BYTES_MAX == 256 << 20
+    gate = rig.stall()
+    written = rig.wal.written_to
+    rig.wal.append(b"waits")
+    assert rig.wal.flush() == written
+    waiting = rig.wal.buffered_to - rig.wal.written_to
+    monkeypatch.setattr(wal, "QUEUE_BYTES_MAX", waiting)
+    rig.write(b"fits")
+    with pytest.raises(Throttled) as refusal:
+        rig.write(b"does not")
+    assert refusal.value.detail["retry_after_ms"] == 1000
+    gate.open()
+    rig.syncer.want_sync(rig.wal.buffered_to)
+    rig.wait_synced(rig.wal.buffered_to)
+    assert bodies(rig.path)[1:] == [b"waits", b"fits"]
+
+
+def test_a_frame_that_just_fits_stays_in_the_file_while_the_thread_writes(rig: Rig) -> None:
+    gate = rig.stall()
+    room = FILE_BYTES - FILE_HEADER_BYTES - rig.wal.buffered_to
+    end = rig.commit(bytes(room - FRAME_HEADER_BYTES))
+    assert len(rig.wal.file_starts()) == 1
+    end = rig.commit(b"")
+    assert len(rig.wal.file_starts()) == 2
+    gate.open()
+    rig.wait_synced(end)
 
 
 @pytest.mark.parametrize("bodies_lost", [1, 3, 12])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import FaultyDisk, SmallDisk
+from tests.faults import FaultyDisk, Mode, SmallDisk
 from tests.storage.logs import (
     FILE_BYTES,
     bodies,
@@ -83,7 +83,7 @@ def test_frames_writes_and_bytes_are_counted(wal: Wal, tmp_path: Path) -> None:
     for body in numbered(3):
         wal.append(body)
     wal.flush()
-    wal.flush()
+    assert wal.flush() == wal.written_to > 0
     wal.append(b"x")
     wal.flush()
     assert (wal.stats.frames_total, wal.stats.batches_total) == (4, 2)
@@ -103,6 +103,12 @@ def test_a_log_is_overloaded_above_a_limit_of_bytes_that_are_not_synced(
     wal.flush()
     sync_by_hand(wal)
     assert not wal.overloaded
+
+
+def test_a_salt_is_a_random_number_of_64_bits() -> None:
+    drawn = {wal_module.random_u64() for _ in range(100)}
+    assert len(drawn) == 100
+    assert 1 << 60 < max(drawn) < 1 << 64
 
 
 def test_an_end_position_is_where_the_next_frame_starts(wal: Wal, disk: FaultyDisk, tmp_path: Path) -> None:
@@ -180,6 +186,7 @@ def test_a_log_to_which_nothing_was_written_is_closed_without_a_file(wal: Wal, t
     wal.append(b"forgotten")
     wal.close()
     assert log_files(tmp_path / "wal") == []
+    assert len(list((tmp_path / "wal").glob("spare-*"))) == 2, "its file is one again"
 
 
 def test_a_closed_log_has_no_unused_bytes(wal: Wal, disk: FaultyDisk, tmp_path: Path) -> None:
@@ -187,8 +194,12 @@ def test_a_closed_log_has_no_unused_bytes(wal: Wal, disk: FaultyDisk, tmp_path: 
     sync_by_hand(wal)
     wal.close()
 
-    assert [file.stat().st_size for file in log_files(tmp_path / "wal")] == [FILE_HEADER_BYTES + wal.written_to]
-    assert bodies(tmp_path / "wal") == [b"one", b"two"]
+    disk.power_loss(tmp_path / "wal", tmp_path / "after", "drop")
+    for path in (tmp_path / "wal", tmp_path / "after"):
+        assert [file.stat().st_size for file in log_files(path)] == [FILE_HEADER_BYTES + wal.written_to]
+        assert bodies(path) == [b"one", b"two"]
+    assert wal.file_starts() == [0]
+    assert [(file.fd, file.end_position) for file in wal._files.sealed] == [(-1, wal.written_to)]
 
 
 # --- trimming and recycling ---
@@ -215,7 +226,7 @@ def test_what_is_not_synced_is_not_trimmed(wal: Wal, tmp_path: Path) -> None:
     assert len(log_files(tmp_path / "wal")) == 4
 
 
-def test_at_most_two_files_are_kept_for_recycling(wal: Wal, tmp_path: Path) -> None:
+def test_at_most_two_files_are_kept_for_recycling(wal: Wal, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fill(wal, numbered(300))
     sync_by_hand(wal)
     wal.trim(wal.synced_to)
@@ -223,6 +234,7 @@ def test_at_most_two_files_are_kept_for_recycling(wal: Wal, tmp_path: Path) -> N
 
     assert len(log_files(tmp_path / "wal")) == 1
     assert len(list((tmp_path / "wal").glob("spare-*"))) == 2
+    assert caplog.text == ""
 
 
 def test_a_recycled_file_never_shows_its_earlier_life(disk: FaultyDisk, tmp_path: Path) -> None:
@@ -448,6 +460,20 @@ def test_a_failed_write_leaves_nothing_and_the_log_continues(
     assert wal.stats.write_errors_total == 1
 
 
+@pytest.mark.parametrize("mode", ["keep", "drop", "torn", "reorder"])
+def test_a_failed_write_does_not_come_back_after_a_power_failure(disk: FaultyDisk, tmp_path: Path, mode: Mode) -> None:
+    wal = new_log(disk, tmp_path / "wal")
+    fill(wal, [b"before"])
+    disk.fail("pwritev", keep_bytes=FRAME_HEADER_BYTES + 4)
+    wal.append(b"lost")
+    with pytest.raises(OSError, match="Input/output"):
+        wal.flush()
+    for seed in range(10):
+        after = tmp_path / f"after-{seed}"
+        disk.power_loss(tmp_path / "wal", after, mode, seed)
+        assert b"lost" not in bodies(after, same_boot=False)
+
+
 @pytest.mark.parametrize("written_bytes", [0, 30, 64, 100, 150])
 def test_a_failed_first_write_of_a_file_leaves_no_trace(disk: FaultyDisk, tmp_path: Path, written_bytes: int) -> None:
     wal = new_log(disk, tmp_path / "wal")
@@ -556,6 +582,8 @@ def test_urgent_frames_go_into_the_reserve_of_a_full_disk(disk: FaultyDisk, tmp_
     with pytest.raises(StorageFull):
         wal.append(b"not urgent")
     wal.append(b"another delete", urgent=True)
+    with pytest.raises(StorageFull):
+        wal.append(b"not urgent")
     wal.flush()
 
     assert bodies(tmp_path / "wal")[1:] == [b"a delete that frees space", b"another delete"]
@@ -671,6 +699,7 @@ def test_a_file_that_cannot_be_removed_after_a_failed_write_is_replaced_by_the_n
     with pytest.raises(OSError, match="Input/output"):
         wal.flush()
     (left,) = log_files(tmp_path / "wal")
+    assert left.stat().st_size == 0
     assert f"cannot remove {left}" in caplog.text
     fill(wal, [b"next"])
     assert log_files(tmp_path / "wal") == [left]
@@ -694,6 +723,14 @@ def test_a_spare_that_cannot_be_made_in_advance_is_made_when_it_is_needed(
 
 
 # --- files grow with use ---
+
+
+@pytest.mark.parametrize(("file_bytes", "steps"), [(2 * FIRST_FILE_BYTES, 2), (2 * FIRST_FILE_BYTES + 1, 4)])
+def test_a_file_is_the_power_of_two_that_its_first_frame_needs(tmp_path: Path, file_bytes: int, steps: int) -> None:
+    wal = new_log(Disk(), tmp_path / "wal", file_bytes=8 * FIRST_FILE_BYTES)
+    wal.append(bytes(file_bytes - FILE_HEADER_BYTES - FRAME_HEADER_BYTES))
+    (file,) = log_files(tmp_path / "wal")
+    assert file.stat().st_size == steps * FIRST_FILE_BYTES
 
 
 def test_files_are_as_large_as_the_log_before_them_within_bounds(tmp_path: Path) -> None:
