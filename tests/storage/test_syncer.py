@@ -662,6 +662,22 @@ def test_a_write_that_fails_in_the_thread_loses_everything_after_it(rig: Rig, bo
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+def test_a_write_of_the_thread_that_cannot_be_cut_back_is_the_last(rig: Rig) -> None:
+    gate = rig.stall()
+    kept = rig.commit(b"kept")
+    rig.disk.fail("pwritev", nth=2, keep_bytes=500, path=".log")
+    rig.disk.fail("truncate", path=".log")
+    for number in range(3):
+        rig.commit(bytes([number]) * 1000)
+    gate.open()
+    rig.wait_until(lambda: rig.wal.handover.failure is not None)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="accepts no writes"):
+            rig.wal.flush()
+        assert rig.wal.buffered_to == rig.wal.written_to == kept
+        assert not rig.wal.handover.active
+
+
 def test_stopping_with_an_unsettled_failure_ends(rig: Rig) -> None:
     gate = rig.stall()
     rig.commit(b"lost")

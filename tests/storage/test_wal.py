@@ -317,18 +317,15 @@ def test_spares_of_an_earlier_run_are_kept_if_they_are_large_enough_and_not_far_
     fits = FILE_BYTES <= size <= 4 * FILE_BYTES
 
     wal = new_log(disk, path)
+    made = [int(file.name[6:]) for file in path.glob("spare-0*")]
+    assert (made == []) is fits, "the reserve"
+    assert all(number > 12 for number in made), "no number is used again, even if its file goes"
     unlink_trimmed(wal)
 
     assert {name for name in ("spare-5", "spare-12") if (path / name).exists()} == (
         {"spare-5", "spare-12"} if fits else set()
     )
     assert all((path / name).exists() for name in ("spare-x", "5", "spare-"))
-    # A new one takes no number that was used, even if that file is gone.
-    fill(wal, numbered(400))
-    unlink_trimmed(wal)
-    new = {int(file.name[6:]) for file in path.glob("spare-0*")}
-    assert new
-    assert min(new) > 12
 
 
 def test_of_the_spares_of_an_earlier_run_two_are_kept(disk: FaultyDisk, tmp_path: Path) -> None:
@@ -452,6 +449,7 @@ def test_a_failed_write_leaves_nothing_and_the_log_continues(
         wal.flush()
     assert wal.buffered_to == wal.written_to == FRAME_HEADER_BYTES + len(b"before")
     assert bodies(tmp_path / "wal") == [b"before"], "after the failure"
+    assert [(file.base_position, file.end_position) for file in wal._files.sealed] == [(0, wal.written_to)]
 
     # The same length as what was lost, so that anything left after it would fit.
     fill(wal, [b"after1" * 6])
@@ -739,27 +737,29 @@ def test_files_are_as_large_as_the_log_before_them_within_bounds(tmp_path: Path)
     sizes = [file.stat().st_size for file in log_files(tmp_path / "wal")]
     steps = [1, 1, 2, 4, 4, 4]
     assert sizes[: len(steps)] == [step * FIRST_FILE_BYTES for step in steps]
+    assert wal.unlink_one_trimmed() is False, "no spare is given up for a larger one"
     assert bodies(tmp_path / "wal") == [bytes(FIRST_FILE_BYTES // 4)] * 60
 
 
 @pytest.mark.parametrize(
-    ("disk_mib", "files", "spares"),
+    ("disk_bytes", "files", "spares"),
     [
-        (3, [1, 1, 2, 4, 2, 1], [1]),
-        (6, [1, 1, 2, 4, 8, 4, 2], [1, 1]),
-        (9, [1, 1, 2, 4, 8, 16, 2], [1, 1]),
+        (3 << 20, [1, 1, 2, 4, 2, 1], [1]),
+        ((4 << 20) - 4096, [1, 1, 2, 4, 4, 2], [1]),
+        (6 << 20, [1, 1, 2, 4, 8, 4, 2], [1, 1]),
+        (9 << 20, [1, 1, 2, 4, 8, 16, 2], [1, 1]),
     ],
 )
 def test_on_a_disk_that_fills_up_files_get_smaller_and_a_reserve_stays(
-    tmp_path: Path, disk_mib: int, files: list[int], spares: list[int]
+    tmp_path: Path, disk_bytes: int, files: list[int], spares: list[int]
 ) -> None:
-    disk = SmallDisk(disk_mib << 20)
+    disk = SmallDisk(disk_bytes)
     wal = new_log(disk, tmp_path / "wal", file_bytes=16 * FIRST_FILE_BYTES)
     with pytest.raises(StorageFull):
         fill(wal, [bytes(FIRST_FILE_BYTES // 4)] * 1000)
     assert [file.stat().st_size // FIRST_FILE_BYTES for file in log_files(tmp_path / "wal")] == files
     assert [file.stat().st_size // FIRST_FILE_BYTES for file in (tmp_path / "wal").glob("spare-*")] == spares
-    assert disk.used_bytes == disk_mib << 20
+    assert disk.used_bytes == disk_bytes // FIRST_FILE_BYTES * FIRST_FILE_BYTES, "nothing smaller is made"
     wal.append(bytes(FIRST_FILE_BYTES // 2), urgent=True)
 
 

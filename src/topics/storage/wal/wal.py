@@ -308,7 +308,6 @@ class Wal:
         if failure is not None and not self.broken:
             self._go_back(failure.file)
             self.handover.settle()
-            self.ring()
             raise failure.error
         self._forget_unwritten()
         self.handover.settle()
