@@ -118,6 +118,14 @@ def test_a_log_that_just_ends_is_not_called_torn(tmp_path: Path, caplog: pytest.
     assert caplog.text == ""
 
 
+def test_a_log_whose_first_frame_was_never_written_is_not_called_torn(tmp_path: Path) -> None:
+    closed_log(tmp_path / "wal", [b"first"])
+    (file,) = log_files(tmp_path / "wal")
+    file.write_bytes(file.read_bytes()[:FILE_HEADER_BYTES])
+    reading = replay(Disk(), tmp_path / "wal")
+    assert (list(reading), reading.torn) == ([], None)
+
+
 def test_recovering_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     path = tmp_path / "wal"
     wal = new_log(Disk(), path)

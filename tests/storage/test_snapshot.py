@@ -71,6 +71,7 @@ def test_a_snapshot_comes_back_as_it_was_written(
 
 @given(chunks=st.lists(st.binary(max_size=20), max_size=12), window=st.integers(4, 50))
 @example(chunks=[b"a", b""], window=50)
+@example(chunks=[b"a"], window=4)
 def test_chunks_come_back_wherever_a_window_cuts_them(
     tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes], window: int
 ) -> None:
@@ -131,7 +132,7 @@ def test_every_damaged_byte_of_the_newest_leads_to_the_previous(disk: FaultyDisk
     assert newest(disk, root).position == 200
 
 
-@pytest.mark.parametrize("length", [0, 10, 64, 95, 96, -1])
+@pytest.mark.parametrize("length", [0, 10, 40, 64, 95, 96, -1])
 def test_a_newest_that_is_cut_short_leads_to_the_previous(disk: FaultyDisk, root: Path, length: int) -> None:
     snapshots = Snapshots(disk, str(root))
     write(snapshots, 100, b"previous")
@@ -175,6 +176,7 @@ def test_an_aborted_one_leaves_nothing(disk: FaultyDisk, root: Path) -> None:
     write(snapshots, 100, b"state")
     writer = snapshots.writer(200)
     writer.add(b"never finished")
+    writer.abort()
     writer.abort()
 
     assert files(root) == ["1.snap"]
@@ -227,6 +229,21 @@ def test_a_finished_one_survives_a_power_failure(disk: FaultyDisk, root: Path, t
         found = newest(disk.power_loss(root, after, mode, seed), after)  # type: ignore[reportArgumentType]
         assert found.position == 300
         assert list(found.chunks()) == [b"300" * 3000]
+
+
+def test_one_without_chunks_or_packs_is_one(disk: FaultyDisk, root: Path) -> None:
+    write(Snapshots(disk, str(root)), 100)
+    assert (newest(disk, root).position, list(newest(disk, root).chunks())) == (100, [])
+
+
+def test_a_footer_that_points_past_itself_is_damage(disk: FaultyDisk, root: Path) -> None:
+    write(Snapshots(disk, str(root)), 100, b"state")
+    path = root / f"{1:020d}.snap"
+    content = bytearray(path.read_bytes())
+    content[-32] += 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedData):
+        Snapshots(disk, str(root)).load_newest()
 
 
 # --- what is kept ---
@@ -314,7 +331,7 @@ def test_more_than_two_are_read_from_the_newest_on_and_only_two_are_kept(disk: F
 
 def test_only_whole_names_are_snapshots_and_numbers_are_not_used_again(disk: FaultyDisk, root: Path) -> None:
     write(Snapshots(disk, str(root)), 100, b"state")
-    for name in ("7.snap.damaged", "notes.snap", "notes"):
+    for name in ("0.tmp", "7.snap.damaged", "notes.snap", "notes"):
         (root / name).write_bytes(b"")
     snapshots = Snapshots(disk, str(root))
     snapshots.load_newest()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from topics.model.errors import DamagedData
@@ -110,7 +110,6 @@ class Replay:
         self._split = split
         self._tail: LogTail | None = None
         self._files: list[FoundFile] = []
-        self._stop = Stop(0, 0, start)
         self._dropped_to = 0  # where the last good frame after a torn spot ends
         self._bytes_done = 0
         self._bytes_total = 1
@@ -144,9 +143,9 @@ class Replay:
             self._bytes_total = max(1, sum(file.size for file in self._files[index:]))
             position = max(self._start, self._files[index].base_position)
             while stop is None:
-                yield from self._read_file(index, position)
-                index, position, ended = yield from self._after(self._stop)
-                stop = self._stop if ended else None
+                reached = yield from self._read_file(index, position)
+                index, position, ended = yield from self._after(reached)
+                stop = reached if ended else None
         yield from self._finish(first_index, stop)
         self.progress = 1.0
 
@@ -178,8 +177,8 @@ class Replay:
             return file.offset_of(self._files[index + 1].base_position)
         return file.size
 
-    def _read_file(self, index: int, position: int) -> Iterator[Window | None]:
-        """Yield the frames from `position` on; `_stop` is where they end."""
+    def _read_file(self, index: int, position: int) -> Generator[Window | None, None, Stop]:
+        """Yield the frames from `position` on; returns where they end."""
         file = self._files[index]
         limit = self._limit(index)
         offset = file.offset_of(position)
@@ -209,7 +208,7 @@ class Replay:
         finally:
             self._disk.close(fd)
         self._bytes_done += file.size
-        self._stop = Stop(index, offset, file.position_of(offset))
+        return Stop(index, offset, file.position_of(offset))
 
     def _after(self, stop: Stop) -> Steps[tuple[int, int, bool]]:
         """Where reading continues, as (index, position), and whether the log ends instead."""
