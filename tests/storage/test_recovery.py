@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from tests.faults import FaultyDisk
 from tests.storage.logs import bodies, fill, flip_bit, log_files, new_log, opened, reopen, replay, sync_by_hand
 from topics.storage.disk import Disk
-from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
+from topics.storage.wal.frame import (
+    FILE_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
+    FileHeader,
+    encode,
+    encode_file_header,
+)
+from topics.storage.wal.log_file import log_name
 from topics.storage.wal.log_scan import WINDOW_BYTES, SplitBody
 from topics.storage.wal.replay import DamagedLog, LargeFrame, Replay
 from topics.storage.wal.wal import Wal
@@ -286,6 +293,15 @@ def test_after_a_power_failure_only_what_was_synced_past_it_proves_damage(tmp_pa
     assert reading.torn == (str(file), FILE_HEADER_BYTES + ends[0], ends[0], ends[2], "torn tail")
 
 
+def test_the_frames_of_a_file_end_where_the_next_file_begins(tmp_path: Path) -> None:
+    ends = closed_log(tmp_path / "wal", [b"first", b"second", b"never acknowledged"])
+    following = FileHeader(shard=0, file_number=2, base_position=ends[1], salt=7)
+    frame = b"".join(encode(b"third", ends[1], 0, following.salt))
+    (tmp_path / "wal" / log_name(2)).write_bytes(encode_file_header(following) + frame)
+
+    assert bodies(tmp_path / "wal") == [b"first", b"second", b"third"]
+
+
 # --- frames larger than a window ---
 
 
@@ -299,7 +315,7 @@ def large_log(path: Path) -> tuple[list[bytes], list[int], Path]:
 
 @pytest.mark.parametrize("size", [WINDOW_BYTES - FRAME_HEADER_BYTES, WINDOW_BYTES - FRAME_HEADER_BYTES + 1])
 def test_a_frame_as_large_as_a_window_and_one_that_is_larger_come_back(tmp_path: Path, size: int) -> None:
-    wanted = [bytes(size), b"x" * size, b"small"]
+    wanted = [bytes(size), b"small", b"x" * size]
     ends = closed_log(tmp_path / "wal", wanted, file_bytes=8 * WINDOW_BYTES)
     reading = replay(Disk(), tmp_path / "wal", durable_to=ends[-1])
     assert list(reading) == list(zip(ends, wanted, strict=True))

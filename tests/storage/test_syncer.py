@@ -632,6 +632,7 @@ def test_a_frame_is_refused_once_more_than_a_limit_waits_to_be_written(
 
 def test_a_frame_that_just_fits_stays_in_the_file_while_the_thread_writes(rig: Rig) -> None:
     gate = rig.stall()
+    rig.commit(b"handed over")
     room = FILE_BYTES - FILE_HEADER_BYTES - rig.wal.buffered_to
     end = rig.commit(bytes(room - FRAME_HEADER_BYTES))
     assert len(rig.wal.file_starts()) == 1

@@ -156,8 +156,9 @@ def test_a_first_frame_larger_than_a_file_leaves_no_hole_in_the_numbers(disk: Fa
     wal.append(b"forgotten")
     wal.drop()
 
-    fill(wal, [bytes(2 * FILE_BYTES), b"after"])
+    ends = fill(wal, [bytes(2 * FILE_BYTES), b"after"])
 
+    assert (wal.file_starts(), wal.stats.rotations_total) == ([0, ends[0]], 1)
     assert [file.stem[-2:] for file in log_files(tmp_path / "wal")] == ["01", "02"]
     assert bodies(tmp_path / "wal") == [bytes(2 * FILE_BYTES), b"after"]
 

@@ -212,7 +212,7 @@ class Snapshots:
         """Like `loading`, at once."""
         return at_once(self.loading(repair, thorough))
 
-    def loading(self, repair: bool = False, thorough: bool = False) -> Steps[Snapshot | None]:
+    def loading(self, repair: bool, thorough: bool) -> Steps[Snapshot | None]:
         """The newest snapshot that verifies; None if there is none. Damaged ones are renamed.
 
         Older ones are read in full only if they are needed, or if `thorough`. Yields after every few megabytes.

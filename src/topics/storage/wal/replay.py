@@ -112,7 +112,6 @@ class Replay:
         self._files: list[FoundFile] = []
         self._dropped_to = 0  # where the last good frame after a torn spot ends
         self._bytes_done = 0
-        self._bytes_total = 1
 
         self.progress = 0.0
         self.frames = 0
@@ -140,7 +139,7 @@ class Replay:
         first_index = index
         stop = None
         if index is not None:
-            self._bytes_total = max(1, sum(file.size for file in self._files[index:]))
+            self._bytes_total = sum(file.size for file in self._files[index:])
             position = max(self._start, self._files[index].base_position)
             while stop is None:
                 reached = yield from self._read_file(index, position)
