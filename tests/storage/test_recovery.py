@@ -107,8 +107,9 @@ def test_a_torn_last_frame_is_cut_and_logged_with_its_place(tmp_path: Path, capl
     assert found == [b"first", b"second"]
     assert f"{file} has a torn tail and was cut at offset {offset}" in caplog.text
     assert reading.torn is not None
-    assert reading.torn[:3] == (str(file), offset, ends[1])
+    assert reading.torn[:4] == (str(file), offset, ends[1], ends[2] - 2)
     assert file.stat().st_size == offset
+    assert kept(reading) == [(1, 0, ends[1], offset)]
 
 
 def test_a_log_that_just_ends_is_not_called_torn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -386,6 +387,18 @@ def test_a_file_cut_within_a_large_frame_before_the_next_file_is_refused(tmp_pat
 
 
 # --- files that were never begun ---
+
+
+def test_files_that_were_all_never_begun_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "wal").mkdir()
+    for number in (3, 4, 5):
+        (tmp_path / "wal" / log_name(number)).write_bytes(bytes(4096))
+
+    reading = replay(Disk(), tmp_path / "wal", 10)
+
+    assert list(reading) == []
+    assert (reading.tail.next_number, reading.tail.position, kept(reading)) == (1, 10, [])
+    assert log_files(tmp_path / "wal") == []
 
 
 def test_a_file_that_a_power_failure_left_without_a_header_ends_the_log(tmp_path: Path) -> None:
