@@ -10,6 +10,7 @@ from pathlib import Path
 
 from topics.storage.disk import Disk
 from topics.storage.wal.log_file import LogFile, LogTail
+from topics.storage.wal.log_scan import Split
 from topics.storage.wal.replay import Replay
 from topics.storage.wal.wal import Wal
 
@@ -41,9 +42,16 @@ def salts(seed: int = 0) -> Callable[[], int]:
 
 
 def replay(
-    disk: Disk, path: Path, start: int = 0, *, same_boot: bool = True, durable_to: int = 0, repair: bool = False
+    disk: Disk,
+    path: Path,
+    start: int = 0,
+    *,
+    same_boot: bool = True,
+    durable_to: int = 0,
+    repair: bool = False,
+    split: Split | None = None,
 ) -> Replay:
-    return Replay(disk, str(path), start, same_boot=same_boot, durable_to=durable_to, repair=repair)
+    return Replay(disk, str(path), start, same_boot=same_boot, durable_to=durable_to, repair=repair, split=split)
 
 
 def bodies(path: Path, start: int = 0, *, same_boot: bool = True) -> list[bytes]:

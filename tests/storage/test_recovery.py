@@ -325,7 +325,7 @@ def test_a_frame_as_large_as_a_window_and_one_that_is_larger_come_back(tmp_path:
 
 def test_a_large_frame_comes_in_the_parts_that_are_asked_for(tmp_path: Path) -> None:
     wanted, ends, _ = large_log(tmp_path / "wal")
-    reading = Replay(Disk(), str(tmp_path / "wal"), same_boot=True, split=lambda _, __: 10)
+    reading = replay(Disk(), tmp_path / "wal", split=lambda _, __: 10)
     assert [window for window in reading.windows() if window] == [
         LargeFrame(ends[0], SplitBody(wanted[0][:10], wanted[0][10:])),
         [(ends[1], wanted[1])],
@@ -409,7 +409,7 @@ def test_a_file_that_a_power_failure_left_without_a_header_ends_the_log(tmp_path
     second.write_bytes(bytes(4096))
     noting = UnlinkingDisk()
 
-    reading = Replay(noting, str(tmp_path / "wal"), same_boot=False)
+    reading = replay(noting, tmp_path / "wal", same_boot=False)
 
     assert len(list(reading)) == (4096 - FILE_HEADER_BYTES) // (FRAME_HEADER_BYTES + 100)
     assert noting.unlinked == [str(third), str(second)], "from the end: a kill between leaves no gap"

@@ -188,6 +188,7 @@ def test_a_log_to_which_nothing_was_written_is_closed_without_a_file(wal: Wal, t
     wal.close()
     assert log_files(tmp_path / "wal") == []
     assert len(list((tmp_path / "wal").glob("spare-*"))) == 2, "its file is one again"
+    assert wal.buffered_to == 0
 
 
 def test_a_closed_log_has_no_unused_bytes(wal: Wal, disk: FaultyDisk, tmp_path: Path) -> None:

@@ -96,8 +96,8 @@ class Replay:
         *,
         shard: int = 0,
         same_boot: bool,
-        durable_to: int = 0,
-        repair: bool = False,
+        durable_to: int,
+        repair: bool,
         split: Split | None = None,
     ) -> None:
         self._disk = disk
