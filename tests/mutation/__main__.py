@@ -6,8 +6,8 @@ One process collects the tests, runs each once to see which lines it reaches, an
 the changed code into the functions that are there and runs the tests that reach the changed line, until one fails. What
 changes a module or a class while it is imported is tried in a fork that imports the product with that module.
 
-A mutant that no test notices survives, and is printed with its line, unless explained.toml says why no test can or
-should notice it.
+A mutant that no test notices survives, and is printed as what its line was and became, unless explained.toml says why
+no test can or should notice it. What explained.toml says about no mutant at all is printed too, and has to go.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ import pickle
 import random
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.mutation.changed_module import SOURCE, path_of
+from tests.mutation.explanations import Explanations
 from tests.mutation.forks import forked
 from tests.mutation.search import PYTEST_OPTIONS, Search, Trial, Verdict, run_with
 from tests.mutation.small_faults import Finder
 
 ROOT = SOURCE.parent
-EXPLAINED = Path(__file__).parent / "explained.toml"
 
 
 class Area(NamedTuple):
@@ -74,13 +72,12 @@ AREAS: Final = {
 class Results:
     """What became of each mutant."""
 
-    def __init__(self, trials: Sequence[Trial]) -> None:
+    def __init__(self, trials: Sequence[Trial], explanations: Explanations) -> None:
         self._trials = trials
+        self._explanations = explanations
         self.done = self.noticed = self.explained = self.survivors = 0
         # Those that change something while the product is imported.
         self.left: list[Verdict] = []
-        found = tomllib.loads(EXPLAINED.read_text()) if EXPLAINED.exists() else {}
-        self._explained = {(module, one["line"], one["what"]) for module in found for one in found[module]}
 
     def tell(self, verdict: Verdict) -> None:
         if verdict.noticed is None:
@@ -89,7 +86,7 @@ class Results:
         trial = self._trials[verdict.trial]
         if verdict.noticed:
             self.noticed += 1
-        elif (trial.module, trial.line, trial.mutant.what) in self._explained:
+        elif trial in self._explanations:
             self.explained += 1
         else:
             self.survivors += 1
@@ -119,9 +116,9 @@ def chosen(module: str, options: argparse.Namespace) -> Iterator[Trial]:
             yield Trial(module, mutant, source)
 
 
-def search(area: Area, trials: Sequence[Trial], jobs: int) -> Results:
+def search(area: Area, trials: Sequence[Trial], jobs: int, explanations: Explanations) -> Results:
     """In another process, because this one must not import the product."""
-    results = Results(trials)
+    results = Results(trials, explanations)
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
@@ -163,15 +160,20 @@ def main() -> int:
     # What a fork would otherwise import again; nothing of the product, which a mutant has to be part of.
     for name in ("pytest", "msgspec", "xxhash", "httptools", "h2.connection", "websockets", "asyncio", "coverage"):
         importlib.import_module(name)
-    survivors = 0
+    explanations = Explanations()
+    problems = 0
     for name, area in AREAS.items():
         wanted = area.modules if not options.names or name in options.names else options.names
         trials = [trial for module in area.modules if module in wanted for trial in chosen(module, options)]
         if trials:
-            results = search(area, trials, options.jobs)
-            survivors += results.survivors
+            results = search(area, trials, options.jobs, explanations)
+            problems += results.survivors
             print(f"{name}: {results}", flush=True)
-    return 1 if survivors else 0
+            if not (options.lines or options.sample):
+                for explanation in explanations.without_mutant(trials):
+                    problems += 1
+                    print(f"explained, and no mutant: {explanation}", flush=True)
+    return 1 if problems else 0
 
 
 def _lines(text: str) -> set[int]:

@@ -34,12 +34,20 @@ class Trial(NamedTuple):
     source: bytes
 
     def __str__(self) -> str:
-        text = self.mutant.text.decode()[:80]
-        return f"{self.module}:{self.mutant.line} {self.mutant.what} ({text!r}): {self.line}"
+        where = f"{self.module}:{self.mutant.line} {self.mutant.what}"
+        return f"{where}\n    line = {self.line!r}\n    becomes = {self.becomes!r}"
 
     @property
     def line(self) -> str:
-        return self.source.decode().splitlines()[self.mutant.line - 1].strip()
+        return self._line_of(self.source)
+
+    @property
+    def becomes(self) -> str:
+        """Its line, or the first of what replaces it."""
+        return self._line_of(self.changed)
+
+    def _line_of(self, source: bytes) -> str:
+        return source.decode().splitlines()[self.mutant.line - 1].strip()
 
     @property
     def changed(self) -> bytes:
