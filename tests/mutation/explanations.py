@@ -1,5 +1,4 @@
-"""Why some mutants may survive: explained.toml, by module and by what a line was and became, which edits elsewhere leave
-alone.
+"""Why some mutants may survive: explained.toml, by module and by what a line was and became.
 
 [["topics.storage.wal.frame"]]
 line = "if size < SIZE_MAX:"
