@@ -40,10 +40,10 @@ class Folding:
         self.fold(Created(topic_id, topic_id << 20, 0, 0, name, TopicConfig(**config)))
         return self.state.by_id[topic_id]
 
-    def append(self, topic_id: int, *records: Any, floor: int = 0, ts: int = 1) -> None:
+    def append(self, topic_id: int, *records: Any, floor: int = 0, ts: int = 1, skipping: int = 0) -> None:
         """To the end of the topic, as one batch."""
-        head_seq = self.state.by_id[topic_id].head_seq
-        self.fold(Appended(topic_id, floor, b"", batch_of(head_seq + 1, *records, ts=ts)))
+        first_seq = self.state.by_id[topic_id].head_seq + 1 + skipping
+        self.fold(Appended(topic_id, floor, b"", batch_of(first_seq, *records, ts=ts)))
 
 
 def batch_of(first_seq: int, *records: Any, ts: int = 1) -> Batch:
