@@ -311,6 +311,16 @@ def test_a_run_may_be_anywhere_in_one_block_or_several(
     assert queue(log, U).fresh == len(left)
 
 
+def test_neighbours_of_a_run_in_a_sparse_block_stay(log: Folding) -> None:
+    in_blocks(log, 5, 3)
+    delete(log, Run(2, 1, 0))
+    log.state.shrink_block(topic(log).blocks[0])
+    delete(log, Run(4, 1, 0))
+    assert alive(log) == [1, 3, 5, 6, 7, 8]
+    delete(log, Run(5, 2, 0))
+    assert alive(log) == [1, 3, 7, 8]
+
+
 def test_blocks_that_know_how_much_they_free_leave_the_rest_to_those_that_do_not(log: Folding) -> None:
     in_blocks(log, 3, 3)
     first, second = topic(log).blocks
