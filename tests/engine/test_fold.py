@@ -25,6 +25,7 @@ from topics.engine.core.ops import (
 from topics.engine.core.state import TailRoom
 from topics.engine.log.block import BLOCK_BYTES, Block
 from topics.engine.log.deletion import Run
+from topics.engine.log.part import TopicPart
 from topics.engine.log.retention import Hole, Loss
 from topics.engine.log.topic import SEQ_CHUNK, STAGING, Topic
 from topics.engine.queues.part import queue_of
@@ -421,6 +422,22 @@ def test_expired_records_lower_the_totals(log: Folding) -> None:
     assert totals(log) == (0, 0)
 
 
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_block_that_expires_in_part_is_loaded_unless_only_the_bucket_has_it(
+    log: Folding, monkeypatch: pytest.MonkeyPatch, remote: bool
+) -> None:
+    log.create(U, "u", ttl_ms=1000)
+    log.append(U, 1, ts=10)
+    log.append(U, 2, ts=500)
+    (block,) = topic(log, U).blocks
+    topic(log, U).close_tail()
+    body, block.body, block.extent = block.body, None, Extent(1, 64, 10)
+    monkeypatch.setattr(log.state.cold.packs, "remote", lambda _number: object() if remote else None)
+    log.state.expire(topic(log, U), 1200, lambda found: setattr(found, "body", body))
+    assert topic(log, U).count == (2 if remote else 1)
+    log.state.expire(topic(log), 1200, lambda _: pytest.fail("it has no records"))
+
+
 @pytest.mark.parametrize("shrink", [False, True])
 def test_a_block_that_leaves_or_is_rewritten_gives_back_its_place(
     log: Folding, shrink: bool, monkeypatch: pytest.MonkeyPatch
@@ -462,6 +479,14 @@ def test_a_topic_is_found_until_it_is_dropped(log: Folding) -> None:
     assert log.fold(Dropped(7)) == []
     assert state.next_id == 8, "an id is not given out twice"
     assert (state.new_id(), state.new_id(), state.next_id) == (8, 9, 10)
+
+
+def test_a_topic_from_a_snapshot_counts_in_the_totals(log: Folding) -> None:
+    for name in ("u", STAGING + "1"):
+        found = Topic(U, name, 1, TopicConfig(), 0)
+        found.count, found.bytes = 3, 40
+        log.state.add(found)
+        assert totals(log) == (3, 40)
 
 
 def test_an_op_of_a_topic_that_is_gone_changes_nothing(log: Folding) -> None:
@@ -539,8 +564,10 @@ def test_seqs_are_numbered_on_after_a_crash(log: Folding) -> None:
     assert (found.head_seq, found.ceiling) == (9, 20)
     assert found.holes == [Hole(2, 4, "lost", 3), Hole(5, 9, "lost", 2)]
     found.chunk = 1
-    log.fold(Skipped(T, 9, 30), Reserved(T, 25))
-    assert (found.head_seq, found.ceiling, found.chunk, len(found.holes)) == (9, 30, SEQ_CHUNK, 2)
+    log.append(T, 1)
+    log.fold(Skipped(T, 10, 30), Reserved(T, 25))
+    assert (found.head_seq, found.ceiling, found.chunk, len(found.holes)) == (10, 30, SEQ_CHUNK, 2)
+    assert found.tail is not None, "nothing was skipped"
     log.fold(Reserved(T, 35))
     assert found.ceiling == 35
 
@@ -629,7 +656,7 @@ def test_an_op_that_is_folded_ahead_needs_no_capture(log: Folding) -> None:
 def test_a_part_that_builds_on_records_gets_them(log: Folding) -> None:
     got: list[tuple[int, int]] = []
 
-    class Part:
+    class Part(TopicPart):
         def appended(self, found: Topic, batch: Any) -> None:
             got.append((found.id, batch.count))
 
@@ -637,7 +664,7 @@ def test_a_part_that_builds_on_records_gets_them(log: Folding) -> None:
             got.append((found.id, records))
 
     found = topic(log)
-    found.routing = found.content = Part()  # type: ignore[assignment]
+    found.routing = found.content = Part()
     log.append(T, 1, 2)
     assert got == [(T, 2), (T, 2)]
     assert routing_of(found) is None

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.engine.folding import Folding, batch_of
+from topics.engine.core.checkpoints.image import decode_topic, encode_topic
 from topics.engine.core.ops import Deleted, Dropped
+from topics.engine.log.block import Block
 from topics.engine.log.deletion import Run
-from topics.engine.log.retention import Hole
+from topics.engine.log.retention import Hole, Loss
 from topics.engine.log.topic import Topic
 from topics.engine.opening.composition import OPS
 from topics.engine.routers import fold as routers_fold
@@ -20,7 +22,10 @@ from topics.engine.routers.part import RoutingPart, inbound_of, outbound_of, rou
 from topics.engine.routers.router import Router
 from topics.model.errors import DamagedData
 from topics.model.requests.batch import Batch
+from topics.model.requests.config import Durability, TopicConfig
 from topics.model.requests.routers import RouterConfig
+from topics.storage.pack import Extent
+from topics.storage.steps import at_once
 
 S, D, OTHER = 1, 2, 3
 NAMES = {S: "s", D: "d", OTHER: "other"}
@@ -217,10 +222,10 @@ def test_copies_of_records_that_have_died_since_are_cut_from_what_is_left(log: F
     log.state.shrink_block(block)
     forward(log, (2, 2), (5, 3))
     assert ends_with(copies(log), b"1", b"2", b"4", b"5", b"6")
-    for gone in (1, 4):
+    for first_seq, gone in ((1, 1), (4, 4), (3, 4)):
         with pytest.raises(DamagedData, match=f"seq {gone} of topic s") as caught:
-            forward(log, (gone, 2))
-        assert (caught.value.detail["from_seq"], caught.value.detail["to_seq"]) == (gone, gone + 1)
+            forward(log, (first_seq, 2))
+        assert (caught.value.detail["from_seq"], caught.value.detail["to_seq"]) == (gone, first_seq + 1)
 
 
 def test_copies_of_a_source_or_for_a_router_that_is_not_there_are_damage(log: Folding) -> None:
@@ -277,9 +282,18 @@ def test_records_that_a_router_missed_are_a_hole_before_its_copies(log: Folding)
     found = topic(log, D)
     assert (found.head_seq, found.holes) == (5, [Hole(2, 4, "source_trim", 3)])
     assert [(block.first_seq, block.last_seq) for block in found.blocks] == [(1, 1), (5, 5)]
-    forward(log, (2, 1), lost=1, skipping=2)
-    assert found.head_seq == 9
-    assert found.holes[1:] == [Hole(6, 7, "lost", 2), Hole(8, 8, "source_trim", 1)]
+    forward(log, (2, 1), lost=1, skipping=1)
+    assert found.head_seq == 8
+    assert found.holes[1:] == [Hole(6, 6, "lost", 1), Hole(7, 7, "source_trim", 1)]
+
+
+def test_records_that_a_router_missed_are_one_loss_where_no_other_record_is_left(log: Folding) -> None:
+    put(log)
+    log.append(S, 1)
+    log.append(D, "own")
+    log.fold(Deleted(D, 1, [Run(1, 1, 0)]))
+    forward(log, (1, 1), lost=3)
+    assert (topic(log, D).losses, topic(log, D).holes) == ([Loss(1, 4, 3, "source_trim")], [])
 
 
 def test_a_router_that_only_missed_records_moves_the_head_and_wakes_those_that_follow(log: Folding) -> None:
@@ -331,7 +345,7 @@ def test_evidence_of_copies_that_are_gone_is_forgotten_in_time(log: Folding, mon
     for number in range(140):
         # Every other record, with one between: a span each.
         forward(log, (2 * number + 1, 1), flags=STAMPED)
-        if number == 126:
+        if number == 125:
             log.fold(Deleted(D, 1, [Run(seq, 1, 0) for seq in range(1, 101)]))
         (evidence,) = part(log, D).evidence.values()
         sizes.append(len(evidence.counts))
@@ -406,3 +420,53 @@ def test_routers_that_are_behind_start_when_the_log_is_replayed(log: Folding) ->
     assert [*routes(log).moved] == [topic(log, D)]
     assert not part(log, S).replaying
     assert not routes(log).part_of(log.create(9, "new")).replaying
+
+
+# --- in a snapshot ---
+
+
+def restored(log: Folding, folder: Path) -> Folding:
+    """Another state, from the images of all topics."""
+    other = Folding(folder)
+    extents = {block: Extent(1, 64 * number, 9) for number, block in enumerate(all_blocks(log))}
+    for found in log.state.by_id.values():
+        image = encode_topic(found, extents, log.state.features)
+        other.state.add(at_once(decode_topic(image, other.state.features)))
+    for feature in other.state.features:
+        at_once(feature.restored())
+    return other
+
+
+def all_blocks(log: Folding) -> list[Block]:
+    return [
+        block
+        for found in log.state.by_id.values()
+        for block in [*found.blocks, *(found.routing.kept_blocks() if found.routing is not None else ())]
+    ]
+
+
+@pytest.mark.parametrize("durability", ["disk", "ephemeral"])
+def test_a_snapshot_has_routers_evidence_and_blocks_that_marks_may_need(
+    log: Folding, tmp_path: Path, durability: Durability
+) -> None:
+    log.append(S, *range(3))
+    put(log, once=True)
+    put(log, dest=OTHER, name="a")
+    forward(log, (1, 2), flags=STAMPED)
+    leave(log, 1, 3)
+    topic(log, S).config = TopicConfig(durability=durability)
+    log.create(4, "without")
+    other = restored(log, tmp_path / "other")
+    assert routes(other).names == ["a", "r"]
+    assert (router(other).cursor, router(other).forwarded_total, router(other).config) == (2, 2, router(log).config)
+    assert (inbound_of(topic(other, D)), outbound_of(topic(other, S))) == (
+        router(other),
+        [router(other), router(other, "a")],
+    )
+    (evidence,) = part(other, D).evidence.items()
+    assert (evidence[0], evidence[1].dest_seq(2)) == (router(log).origin, 2)
+    assert [block.first_seq for block in part(other, S).kept_blocks()] == ([1] if durability == "disk" else [])
+    assert part(other, S).left_blocks is not None, "the log that follows may drop others"
+    assert topic(other, 4).routing is None
+    assert topic(other, OTHER).routing is not None
+    assert part(other, OTHER).evidence == {}
