@@ -136,7 +136,7 @@ def search(area: Area, trials: Sequence[Trial], jobs: int, explanations: Explana
             results.tell(pickle.load(pipe))
     os.waitpid(child, 0)
     for verdict in results.left:
-        run = forked(functools.partial(run_with, trials[verdict.trial], verdict.tests), verdict.usual_s)
+        run = forked(functools.partial(run_with, trials[verdict.trial], verdict.tests), verdict.usual)
         while (result := run.result) is None:
             time.sleep(0.02)
         results.tell(verdict._replace(noticed=result != 0))

@@ -18,7 +18,7 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from tests.mutation.changed_module import SOURCE, Changed, path_of
-from tests.mutation.forks import Child, forked
+from tests.mutation.forks import Child, Usual, forked
 from tests.mutation.small_faults import Mutant
 
 # Of the tests that reach a module at all.
@@ -73,8 +73,9 @@ class Reached(NamedTuple):
         found = {name for line in lines for name in reached.get(line, ())}
         return sorted(found & self.seconds.keys(), key=self.seconds.__getitem__)
 
-    def take_s(self, tests: Iterable[str]) -> float:
-        return sum(self.seconds[name] for name in tests)
+    def usual(self, tests: Iterable[str]) -> Usual:
+        seconds = [self.seconds[name] for name in tests]
+        return Usual(sum(seconds), max(seconds, default=0.0))
 
 
 class Verdict(NamedTuple):
@@ -83,7 +84,7 @@ class Verdict(NamedTuple):
     trial: int
     noticed: bool | None
     tests: Sequence[str] = ()
-    usual_s: float = 0.0
+    usual: Usual = Usual(0.0, 0.0)
 
 
 class Search:
@@ -98,13 +99,16 @@ class Search:
 
     def pytest_runtestloop(self, session: Any) -> bool:
         gc.unfreeze()
+        find_functions()
+        # No fork looks for garbage among what is there, which would copy all of it.
+        gc.freeze()
         reached = self._reached(session)
         items = {item.nodeid: item for item in session.items}
         for place, trial in enumerate(self._trials):
             functions = functions_to_change(trial)
             if functions is None:
                 tests = reached.by_module(trial)[:TESTS_OF_IMPORT_MAX]
-                self._tell(Verdict(place, None, tests, reached.take_s(tests)))
+                self._tell(Verdict(place, None, tests, reached.usual(tests)))
                 continue
             tests = reached.by_statement(trial)
             chosen = [items[name] for name in tests]
@@ -113,7 +117,7 @@ class Search:
                 continue
             self._wait(self._jobs - 1)
             run = functools.partial(run_changed, chosen, functions)
-            child = self._fork(session, run, reached.take_s(tests))
+            child = self._fork(session, run, reached.usual(tests))
             self._running[child] = place
         self._wait(0)
         return True
@@ -125,7 +129,7 @@ class Search:
                     self._tell(Verdict(self._running.pop(child), result != 0))
             time.sleep(0.01)
 
-    def _fork(self, session: Any, run: Callable[[], int], usual_s: float) -> Child:
+    def _fork(self, session: Any, run: Callable[[], int], usual: Usual) -> Child:
         """With a directory of its own for tests."""
         self._number += 1
         directory = session.config._tmp_path_factory.getbasetemp() / f"mutant{self._number}"
@@ -136,7 +140,7 @@ class Search:
             directory.mkdir()
             return run()
 
-        return forked(inside, usual_s)
+        return forked(inside, usual)
 
     def _reached(self, session: Any) -> Reached:
         file = session.config._tmp_path_factory.getbasetemp() / "reached"
@@ -194,7 +198,7 @@ def functions_to_change(trial: Trial) -> list[tuple[FunctionType, CodeType]] | N
         elif what_it_does(one) != what_it_does(other):
             return None
     found: list[tuple[FunctionType, CodeType]] = []
-    for function in functions_of(path):
+    for function in _functions[path]:
         code = function.__code__
         other = changed.get((code.co_qualname, code.co_firstlineno))
         if other is None or other.co_freevars != code.co_freevars:
@@ -221,12 +225,10 @@ def what_it_does(code: CodeType) -> tuple[object, ...]:
 _functions: dict[str, list[FunctionType]] = defaultdict(list)
 
 
-def functions_of(path: str) -> list[FunctionType]:
-    if not _functions:
-        for found in gc.get_objects():
-            if type(found) is FunctionType and found.__code__.co_filename.startswith(str(SOURCE)):
-                _functions[found.__code__.co_filename].append(found)
-    return _functions[path]
+def find_functions() -> None:
+    for found in gc.get_objects():
+        if type(found) is FunctionType and found.__code__.co_filename.startswith(str(SOURCE)):
+            _functions[found.__code__.co_filename].append(found)
 
 
 def run_changed(items: Sequence[Any], functions: Sequence[tuple[FunctionType, CodeType]]) -> int:
