@@ -55,13 +55,20 @@ def test_in_a_copy_as_many_as_came_in_as_long_a_time_before_it(log: Folding, now
     assert estimates.since_copy(500, now_ms)(topic(log)) == lost
 
 
+def test_a_copy_whose_original_did_not_go_on_lost_nothing(log: Folding) -> None:
+    log.append(T, 1, ts=499)
+    assert [estimates.since_copy(500, now_ms)(topic(log)) for now_ms in (400, 500, 501)] == [0, 0, 1]
+
+
 def gap(from_position: int, to_position: int) -> LogGap:
     return LogGap("log", 0, from_position, to_position, "bad")
 
 
 def test_in_a_log_with_gaps_as_many_as_fit_into_them(log: Folding) -> None:
     assert estimates.in_gaps(log.state, [gap(5, 5 + 128)])(topic(log)) == 2
-    log.append(T, *range(2))
+    log.append(T, 0)
+    assert estimates.in_gaps(log.state, [gap(5, 5 + 64 + topic(log).bytes)])(topic(log)) == 1
+    log.append(T, 1)
     usual = 64 + topic(log).bytes // 2
     for lost_bytes, lost in ((0, 0), (1, 1), (3 * usual, 3), (3 * usual + 1, 4)):
         gaps = [gap(100, 100 + lost_bytes // 2), gap(900, 900 + lost_bytes - lost_bytes // 2)]

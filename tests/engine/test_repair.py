@@ -176,9 +176,10 @@ def test_a_staged_record_that_is_given_up_changes_no_total(rig: Rig, monkeypatch
 
 
 def test_packs_that_are_only_in_the_bucket_are_not_looked_at(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    damage(rig, 0)
-    monkeypatch.setattr(rig.store.packs, "remote", lambda _number: object())
-    assert damaged_blocks(rig.store.state, rig.store.packs) == []
+    damage(rig, 0, 5)
+    places = iter([object(), None])
+    monkeypatch.setattr(rig.store.packs, "remote", lambda _number: next(places, None))
+    assert [line.partition(": pack ")[0] for line in examined(rig)] == ["topic t: seqs 6 to 6"]
 
 
 # --- the log ---

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.folding import Folding, batch_of
 from topics.engine.core.checkpoints.image import decode_topic, encode_topic
 from topics.engine.core.ops import Deleted, Dropped
-from topics.engine.log.block import Block
+from topics.engine.log.block import BLOCK_BYTES, Block
 from topics.engine.log.deletion import Run
 from topics.engine.log.retention import Hole, Loss
 from topics.engine.log.topic import Topic
@@ -262,6 +262,17 @@ def test_a_piece_is_cut_once_for_the_routers_of_one_source(log: Folding, monkeyp
     assert len(cuts) == 2
     assert ends_with(copies(log), b"1", b"2", b"2")
     assert ends_with(copies(log, OTHER), b"1", b"2")
+
+
+@pytest.mark.parametrize("less", [0, 1])
+def test_copies_that_are_large_enough_share_their_bytes(log: Folding, less: int) -> None:
+    put(log)
+    head = batch_of(1, "").size
+    log.append(S, 1)
+    log.append(S, "x" * (BLOCK_BYTES // 4 - head - less))
+    forward(log, (1, 1))
+    forward(log, (2, 1))
+    assert len(topic(log, D).blocks) == (1 if less else 2)
 
 
 def test_copies_that_are_not_kept_only_move_the_cursor(log: Folding) -> None:
