@@ -378,5 +378,8 @@ def test_which_ops_need_their_topic_are_ordered_and_carry_its_floor() -> None:
         *("WebhookPut", "WebhookDropped", "WebhookAdvanced", "WebhookPaused", "WebhookBuried"),
     }
     assert {kind.type for kind in kinds if not kind.ordered} == {Reserved}
-    assert {kind.type for kind in kinds if kind.carries_floor} == {Appended, Forwarded, ScheduleRan, WebhookBuried}
+    copied = Forwarded(8, 7, 0, 1, batch_of(4), from_seq=0, to_seq=5, lost=3, runs=[(2, 2)])
+    adding = {type(op) for op in (*of_all_kinds(Appended(8, 1, b"", batch_of(4))), copied) if [*OPS.of(op).adds(op)]}
+    carrying = {kind.type for kind in kinds if kind.carries_floor}
+    assert carrying == adding - {MultiAppended, Moved, Ended, GroupNotified}
     assert {kind.type for kind in kinds if kind.derives} == {Forwarded}

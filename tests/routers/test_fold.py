@@ -215,17 +215,17 @@ def test_copies_are_cut_from_the_source_again(log: Folding) -> None:
 
 def test_copies_of_records_that_have_died_since_are_cut_from_what_is_left(log: Folding) -> None:
     put(log)
-    log.append(S, *range(6))
-    log.append(S, 6)
+    log.append(S, *range(9))
+    log.append(S, 9)
     block = topic(log, S).blocks[0]
-    log.fold(Deleted(S, 1, [Run(1, 1, 0), Run(4, 1, 0)]))
+    log.fold(Deleted(S, 1, [Run(1, 1, 0), Run(4, 2, 0), Run(9, 1, 0)]))
     log.state.shrink_block(block)
-    forward(log, (2, 2), (5, 3))
-    assert ends_with(copies(log), b"1", b"2", b"4", b"5", b"6")
-    for first_seq, gone in ((1, 1), (4, 4), (3, 4)):
+    forward(log, (2, 2), (6, 3), (10, 1))
+    assert ends_with(copies(log), b"1", b"2", b"5", b"6", b"7", b"9")
+    for first_seq, gone in ((1, 1), (4, 4), (3, 4), (9, 9), (8, 9)):
         with pytest.raises(DamagedData, match=f"seq {gone} of topic s") as caught:
-            forward(log, (first_seq, 2))
-        assert (caught.value.detail["from_seq"], caught.value.detail["to_seq"]) == (gone, first_seq + 1)
+            forward(log, (first_seq, 4))
+        assert (caught.value.detail["from_seq"], caught.value.detail["to_seq"]) == (gone, first_seq + 3)
 
 
 def test_copies_of_a_source_or_for_a_router_that_is_not_there_are_damage(log: Folding) -> None:
