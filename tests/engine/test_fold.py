@@ -32,7 +32,8 @@ from topics.engine.queues.part import queue_of
 from topics.engine.queues.queue import Queue
 from topics.engine.routers.part import routing_of
 from topics.model.clock import Moment
-from topics.model.requests.config import TopicConfig
+from topics.model.requests.batch import Batch
+from topics.model.requests.config import Durability, TopicConfig
 from topics.storage.pack import Extent
 
 T, U = 1, 2
@@ -540,17 +541,19 @@ def test_a_configuration_takes_effect_with_head_ceiling_and_floor(log: Folding) 
 def test_a_topic_that_becomes_ephemeral_and_lasts_again_knows_which_records_do(log: Folding) -> None:
     found = topic(log)
     log.append(T, 1, 2)
-    for durability, lasting_to, volatile_to, growing in (
+    steps: list[tuple[Durability, int, int, bool]] = [
         ("memory", 0, 0, True),
         ("ephemeral", 2, 0, False),
         ("ephemeral", 2, 3, True),
         ("disk", 2, 4, True),
         ("disk", 2, 4, True),
-    ):
+    ]
+    for durability, lasting_to, volatile_to, growing in steps:
         log.fold(Configured(T, found.head_seq, 0, 1, TopicConfig(durability=durability)))
         assert (found.lasting_to, found.volatile_to) == (lasting_to, volatile_to), durability
         assert (found.tail is not None) is growing
-        log.append(T, 3) if growing is False or found.head_seq == 3 else None
+        if found.head_seq < 4 and durability == "ephemeral":
+            log.append(T, 3)
     assert found.head_seq == 4
 
 
@@ -657,11 +660,11 @@ def test_a_part_that_builds_on_records_gets_them(log: Folding) -> None:
     got: list[tuple[int, int]] = []
 
     class Part(TopicPart):
-        def appended(self, found: Topic, batch: Any) -> None:
-            got.append((found.id, batch.count))
+        def appended(self, topic: Topic, batch: Batch) -> None:
+            got.append((topic.id, batch.count))
 
-        def grown(self, found: Topic, records: int) -> None:
-            got.append((found.id, records))
+        def grown(self, topic: Topic, records: int) -> None:
+            got.append((topic.id, records))
 
     found = topic(log)
     found.routing = found.content = Part()

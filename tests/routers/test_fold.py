@@ -19,11 +19,11 @@ from topics.engine.routers import fold as routers_fold
 from topics.engine.routers.fold import Routes
 from topics.engine.routers.ops import KEPT, NO_NODE, NO_TAG, STAMPED, VOLATILE, Forwarded, RouterDropped, RouterPut
 from topics.engine.routers.part import RoutingPart, inbound_of, outbound_of, routing_of
-from topics.engine.routers.router import Router
+from topics.engine.routers.router import Evidence, Router
 from topics.model.errors import DamagedData
 from topics.model.requests.batch import Batch
 from topics.model.requests.config import Durability, TopicConfig
-from topics.model.requests.routers import RouterConfig
+from topics.model.requests.routers import Guarantee, RouterConfig
 from topics.storage.pack import Extent
 from topics.storage.steps import at_once
 
@@ -58,8 +58,8 @@ def part(log: Folding, topic_id: int) -> RoutingPart:
 
 
 def put(log: Folding, dest: int = D, source: int = S, cursor: int = 0, name: str = "r", *, once: bool = False) -> None:
-    guarantee = "exactly_once" if once else "at_least_once"
-    config = RouterConfig(NAMES.get(source, "gone"), NAMES[dest], guarantee=guarantee)  # type: ignore[arg-type]
+    guarantee: Guarantee = "exactly_once" if once else "at_least_once"
+    config = RouterConfig(NAMES.get(source, "gone"), NAMES[dest], guarantee=guarantee)
     log.fold(RouterPut(dest, source, cursor, name, config))
 
 
@@ -352,7 +352,8 @@ def test_stamps_say_which_record_is_a_copy_of_which(log: Folding) -> None:
 def test_evidence_of_copies_that_are_gone_is_forgotten_in_time(log: Folding, monkeypatch: pytest.MonkeyPatch) -> None:
     put(log, once=True)
     log.append(S, *range(300))
-    sizes = []
+    evidence = Evidence()
+    sizes: list[int] = []
     for number in range(140):
         # Every other record, with one between: a span each.
         forward(log, (2 * number + 1, 1), flags=STAMPED)
@@ -444,7 +445,8 @@ def restored(log: Folding, folder: Path) -> Folding:
         image = encode_topic(found, extents, log.state.features)
         other.state.add(at_once(decode_topic(image, other.state.features)))
     for feature in other.state.features:
-        at_once(feature.restored())
+        for _ in feature.restored():
+            pass
     return other
 
 
