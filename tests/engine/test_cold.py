@@ -46,6 +46,24 @@ def test_a_read_tells_how_many_sealed_segments_came_from_disk(open_rig: OpenRig)
     assert rig.diff("a", 2, limit=2).cold_segments == 1
 
 
+@pytest.mark.parametrize("shrink", [False, True])
+def test_a_block_that_was_read_back_leaves_the_cache_with_its_topic_or_is_rewritten(
+    open_rig: OpenRig, shrink: bool
+) -> None:
+    rig = open_rig(**COLD)
+    for number in range(10):
+        rig.append("a", number)
+    rig.checkpoint()
+    rig.records("a")
+    block = rig.store.state.by_name["a"].blocks[0]
+    assert block.cold
+    if shrink:
+        rig.store.state.shrink_block(block)
+    else:
+        rig.delete("a", before_seq=5)
+    assert not block.cold
+
+
 def test_the_newest_segments_stay_in_memory(open_rig: OpenRig) -> None:
     rig = open_rig(segment_max_events=2, hot_retain_segments=3)
     for number in range(20):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from tests.engine.folding import Folding
 from topics.engine.core import ops
 from topics.engine.core.appended import Appended, DeferredBody
 from topics.engine.core.fold import CORE_OPS
@@ -26,6 +28,7 @@ from topics.engine.core.ops import (
     Skipped,
     Timed,
 )
+from topics.engine.groups.ops import GroupClaimed
 from topics.engine.log.deletion import Run
 from topics.engine.log.seq_ranges import SeqRange
 from topics.engine.opening.composition import OPS
@@ -34,7 +37,7 @@ from topics.engine.queues.results.ended import EndState
 from topics.engine.queues.results.ops import Ended, GroupNotified, Progressed
 from topics.engine.routers.ops import FULL, Forwarded, RouterDropped, RouterPut
 from topics.engine.schedules.ops import ScheduleDropped, ScheduledRun, SchedulePut, ScheduleRan
-from topics.engine.transactions.ops import TxnAborted, TxnFenced, TxnForgotten
+from topics.engine.transactions.ops import Move, TxnAborted, TxnCommitted, TxnFenced, TxnForgotten, TxnStaged
 from topics.engine.webhooks.ops import (
     Retry,
     WebhookAdvanced,
@@ -130,6 +133,15 @@ def test_an_appended_batch_reads_back_with_every_column(
         assert len(again) == len(encoded)
         assert encoded == (again if isinstance(again, bytes) else b"".join(again.buffers()))
         assert columns_of(deferred.batch) == columns_of(batch)
+
+
+def test_delays_that_count_from_another_time_than_that_of_the_append_read_back() -> None:
+    batch = rendered([{"data": b"1", "delay_ms": 5}, {"data": b"2"}], 3, 9, None)
+    assert batch.jobs is not None
+    batch.jobs = batch.jobs._replace(from_ms=2**45)
+    op = OPS.decode(Appended(7, 1, b"k" * 16, batch).encode())
+    assert isinstance(op, Appended)
+    assert columns_of(op.batch) == columns_of(batch)
 
 
 @given(runs=st.lists(st.tuples(U64S, U64S, U64S).map(lambda run: Run(*run)), max_size=200), topic_id=IDS, ts=U64S)
@@ -265,3 +277,109 @@ def test_what_an_op_adds_ends_where_its_batch_does() -> None:
     moved = Moved(7, True, 9, [Run(1, 2, 3)], Appended(8, 1, b"", batch_of(4)))
     (added,) = OPS.of(moved).adds(moved)
     assert (added.topic_id, added.last_seq, added.growth) == (8, 5, 0)
+
+
+def delayed() -> Appended:
+    return Appended(8, 1, b"", rendered([{"data": b"1", "delay_ms": 5}], 4, 9, None))
+
+
+def advanced(topic_id: int) -> WebhookAdvanced:
+    return WebhookAdvanced(topic_id, 1, 2, 0, 0, 1, 0, [], [])
+
+
+def committed_to(*topic_ids: int) -> TxnCommitted:
+    return TxnCommitted(1, "app", 5, 9, [Move("t", topic_id, 20, 4, 3, 1, None) for topic_id in topic_ids])
+
+
+def of_all_kinds(appended: Appended) -> list[Op]:
+    """An op that adds these records, of each kind that can."""
+    created = Created(7, 2**62, 3, 4, "new", TopicConfig(priority=1))
+    moved = Moved(7, True, 9, [Run(1, 1, 0)], appended)
+    return [
+        appended,
+        MultiAppended([created, KeyNoted(9, 5, b"k" * 16, [1]), appended, appended]),
+        moved,
+        Ended(EndState.DEAD, b"", moved),
+        GroupNotified(7, 9, 4, "name", appended),
+        ScheduleRan([ScheduledRun(1, 2, 3, 4, 8, 1), ScheduledRun(1, 2, 3, 4, 9, 1)], appended),
+        WebhookBuried(advanced(9), appended),
+    ]
+
+
+def of_no_records() -> list[Op]:
+    """What they add is in an `ephemeral` topic, or nowhere."""
+    return [GroupNotified(7, 9, 4, "name", None), ScheduleRan([], None), WebhookBuried(advanced(9), None)]
+
+
+def test_an_op_reserves_what_it_adds_and_only_what_was_counted_elsewhere_before_does_not_grow() -> None:
+    appended = Appended(8, 1, b"", batch_of(4))
+    size = appended.batch.size
+    for op in of_all_kinds(appended):
+        grows = not isinstance(op, Moved | Ended)
+        times = 2 if isinstance(op, MultiAppended) else 1
+        assert [*OPS.of(op).adds(op)] == times * [(8, 4, 2, 2, size, size if grows else 0)], op
+    gone = Deleted(7, 9, [Run(1, 2, 3)])
+    for op in (gone, Ended(EndState.DONE, b"", gone), *of_no_records()):
+        assert [*OPS.of(op).adds(op)] == [], op
+    committed = committed_to(8, 9)
+    assert [*OPS.of(committed).adds(committed)] == [(8, 4, 3, 3, 0, 0), (9, 4, 3, 3, 0, 0)]
+
+
+def test_an_op_waits_for_earlier_ones_of_every_topic_that_it_changes(tmp_path: Path) -> None:
+    state = Folding(tmp_path).state
+    found = {type(op): OPS.of(op).other_topics(state, op) for op in of_all_kinds(Appended(8, 1, b"", batch_of(4)))}
+    assert found == {
+        Appended: (),
+        MultiAppended: (9, 8),
+        Moved: (8,),
+        Ended: (8,),
+        GroupNotified: (8,),
+        ScheduleRan: (9,),
+        WebhookBuried: (9,),
+    }
+    own = GroupNotified(8, 9, 4, "name", Appended(8, 1, b"", batch_of(4)))
+    for op in (own, Ended(EndState.DONE, b"", Deleted(7, 9, [])), *of_no_records()):
+        assert OPS.of(op).other_topics(state, op) == (), op
+    committed = committed_to(8, 9)
+    assert OPS.of(committed).other_topics(state, committed) == (8, 9)
+
+
+def test_an_op_says_which_topics_it_makes_and_configures() -> None:
+    config = TopicConfig(priority=1)
+    created = Created(3, 2**62, 3, 4, "new", config)
+    fields = {name: 5 for name in Configured._fields if name != "config"}
+    changed = Configured(**fields, config=config)
+    several = MultiAppended([created, Appended(8, 1, b"", batch_of(4))])
+    for op, makes, configures in (
+        (created, ("new",), (config,)),
+        (changed, (), (config,)),
+        (several, ("new",), (config,)),
+        (Dropped(7), (), ()),
+    ):
+        assert (OPS.of(op).makes(op), OPS.of(op).configures(op)) == (makes, configures), op
+
+
+def test_the_time_is_recorded_with_every_deadline_and_delay() -> None:
+    appended = Appended(8, 1, b"", batch_of(4))
+    dated = [type(op) for op in of_all_kinds(delayed()) if OPS.of(op).dated(op)]
+    assert dated == [Appended, MultiAppended, Moved, Ended]
+    assert not [op for op in of_all_kinds(appended) if OPS.of(op).dated(op)]
+    with_records = {type(op) for op in of_all_kinds(appended)}
+    others = [kind for kind in OPS.kinds.values() if kind.type not in with_records]
+    assert {kind.type for kind in others if kind.dated(None)} == {Leased, Released, Extended, GroupClaimed, TxnStaged}
+
+
+def test_which_ops_need_their_topic_are_ordered_and_carry_its_floor() -> None:
+    kinds = OPS.kinds.values()
+    assert {kind.type.__name__ for kind in kinds if not kind.needs_topic} == {
+        *("Created", "Dropped", "Timed", "MultiAppended"),
+        *("SchedulePut", "ScheduleDropped", "ScheduleRan"),
+        *("TxnStaged", "TxnFenced", "TxnCommitted", "TxnAborted", "TxnForgotten"),
+        *("WebhookPut", "WebhookDropped", "WebhookAdvanced", "WebhookPaused", "WebhookBuried"),
+    }
+    assert {kind.type for kind in kinds if not kind.ordered} == {Reserved}
+    copied = Forwarded(8, 7, 0, 1, batch_of(4), from_seq=0, to_seq=5, lost=3, runs=[(2, 2)])
+    adding = {type(op) for op in (*of_all_kinds(Appended(8, 1, b"", batch_of(4))), copied) if [*OPS.of(op).adds(op)]}
+    carrying = {kind.type for kind in kinds if kind.carries_floor}
+    assert carrying == adding - {MultiAppended, Moved, Ended, GroupNotified}
+    assert {kind.type for kind in kinds if kind.derives} == {Forwarded}

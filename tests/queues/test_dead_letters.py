@@ -215,6 +215,16 @@ def test_a_worker_may_give_a_job_up_and_say_why(rig: QueueRig) -> None:
     assert rig.places() == (0, 1, 0)
 
 
+@pytest.mark.parametrize("keep_results_ms", [0, 60_000])
+def test_a_cap_holds_for_letters_as_soon_as_they_are_there(rig: QueueRig, keep_results_ms: int) -> None:
+    rig.configure("dead", cap_records=2)
+    rig.queue(dead_letter="dead", keep_results_ms=keep_results_ms)
+    rig.jobs(3)
+    rig.claim(max=3)
+    rig.nack("w", 1, 2, 3, dead_letter=True)
+    assert rig.look("dead").count == 2
+
+
 def test_the_last_error_stays_with_the_job_until_it_dies(rig: QueueRig) -> None:
     rig.queue(max_deliveries=2, dead_letter="dead")
     rig.jobs(1)

@@ -49,6 +49,17 @@ def group(rig: QueueRig, name: str = "g") -> GroupReport:
     return rig.store.job_lookup.group("q", name)
 
 
+def test_a_cap_holds_for_the_records_about_groups_as_soon_as_they_are_there(rig: QueueRig) -> None:
+    rig.queue()
+    rig.configure("ends", cap_records=1)
+    for name in ("g", "h"):
+        add(rig, 1, size=1, group=name)
+        rig.ack("w", *rig.claimed())
+        settle(rig)
+        assert rig.look("ends").count == 1
+    assert rig.look("ends").head_seq == 2
+
+
 def test_one_record_counts_how_the_jobs_ended(rig: QueueRig) -> None:
     rig.queue(dead_letter="dead")
     add(rig, 3, size=5)

@@ -92,9 +92,7 @@ class State:
                 # Version 0.1 could write one after the drop of its topic.
                 return None
         else:
-            if position > self.capture_from:
-                self.touch(topic)
-            self.dirty.add(topic)
+            self.touch(topic)
         found = kind.fold(self, op)
         if position > self.capture_from:
             made = self.by_id.get(op.topic_id)
@@ -122,7 +120,7 @@ class State:
         self.next_id = max(self.next_id, int.from_bytes(chunk[len(NEXT_ID_CHUNK) :], "little"))
 
     def touch(self, topic: Topic) -> None:
-        """An op is about to change this topic: a fold calls it for every topic but the op's own."""
+        """An op is about to change this topic: `apply` calls it for the op's own, a fold for every other one."""
         if self._position > self.capture_from and topic.captured != self.checkpoint:
             self.capture(topic)
         self.dirty.add(topic)
@@ -229,8 +227,9 @@ class State:
     def room_in_tail(self, topic: Topic) -> TailRoom | None:
         """How much may be appended in one batch with the same effect as in several; None if no block is growing."""
         block, settings = topic.tail, self._settings
-        if block is None or block.body is None or not topic.segment_events:
+        if block is None:
             return None
+        assert block.body is not None
         return TailRoom(
             settings.segment_max_events - topic.segment_events,
             min(BLOCK_BYTES - len(block.body.buf), settings.segment_max_bytes - topic.segment_bytes),

@@ -39,24 +39,24 @@ def ops_of(state: State, frames: Window, border: int, *, join: bool) -> Iterator
     while at < len(frames):
         position, body = frames[at]
         if join and body.startswith(_PLAIN_SINGLE):
-            joined, count = _join(state, frames, at, border)
+            joined = _join(state, frames, at, border)
             if joined is not None:
-                at += count
+                at += joined.batch.count
                 yield frames[at - 1][0], joined
                 continue
         at += 1
         yield position, decode(body)
 
 
-def _join(state: State, frames: Sequence[tuple[int, bytes]], at: int, border: int) -> tuple[Appended | None, int]:
-    """One op for the frames from here on that can be joined, and their number; None if there are fewer than two."""
+def _join(state: State, frames: Sequence[tuple[int, bytes]], at: int, border: int) -> Appended | None:
+    """One op for the frames from here on that can be joined, a record each; None if there are fewer than two."""
     position, body = frames[at]
     start = body[: _start.size]
     topic_id: int = _start.unpack(start)[3]
     topic = state.by_id.get(topic_id)
     room = None if topic is None or topic.content is not None else state.room_in_tail(topic)
     if topic is None or room is None:
-        return None, 0
+        return None
     stop = min(len(frames), at + room.records)
     position_max = border if position <= border else NEVER
     size_max, before_ts, floor_max = room.bytes, room.before_ts, topic.logged_floor
@@ -77,6 +77,6 @@ def _join(state: State, frames: Sequence[tuple[int, bytes]], at: int, border: in
         blobs.append(body[APPENDED_BYTES:])
         ends.append(size)
     if len(ends) < 2:
-        return None, 0
+        return None
     batch = Batch(first_seq, ts, len(ends), b"".join(blobs), array("I", ends))
-    return Appended(topic_id, topic.logged_floor, b"", batch), len(ends)
+    return Appended(topic_id, topic.logged_floor, b"", batch)

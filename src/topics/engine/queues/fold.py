@@ -93,18 +93,17 @@ def _paused(state: State, op: Paused) -> None:
 # --- records that change their topic ---
 
 
-def _moved(state: State, op: Moved) -> tuple[int, int]:
+def _moved(state: State, op: Moved) -> None:
     """Removed here and added there in one step, so that no crash loses a record or leaves it in both topics."""
     source = state.by_id[op.topic_id]
     if op.dead:
         set_ending(source, EndState.DEAD)
-    found = state.delete(Deleted(op.topic_id, op.ts, op.runs))
+    died, _ = state.delete(Deleted(op.topic_id, op.ts, op.runs))
     set_ending(source, EndState.REMOVED)
     queue = queue_of(source)
     if queue is not None and op.dead:
-        queue.dead_lettered += found[0]
+        queue.dead_lettered += died
     _land(state, op.appended, source.epoch if op.dead else None)
-    return found
 
 
 def _buried(state: State, op: Buried) -> None:
@@ -133,8 +132,7 @@ def _land(state: State, appended: Appended, epoch: int | None) -> None:
         letters.tidy(topic)
 
 
-def move_published(commit_log: CommitLog, op: Moved, found: tuple[int, int], change: PendingChange) -> None:
-    change.result = found
+def move_published(commit_log: CommitLog, op: Moved, _found: Any, _change: PendingChange) -> None:
     commit_log.left(op.topic_id)
     commit_log.landed(op.appended.topic_id)
 

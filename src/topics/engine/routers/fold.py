@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from topics.engine.core.state import State
     from topics.engine.log.topic import Topic
 
-EVIDENCE_SPANS_PRUNED_FROM = 64
+# Spans of records that are gone are looked for each time there are so many more.
+EVIDENCE_SPANS_PER_PRUNE = 64
 _encode = msgspec.msgpack.Encoder().encode
 _router_decoder = msgspec.msgpack.Decoder(RouterImage)
 _evidence_decoder = msgspec.msgpack.Decoder(list[EvidenceImage])
@@ -237,7 +238,7 @@ class Routes(Feature):
         for source_seq, count in op.runs:
             evidence.add(source_seq, seq, count)
             seq += count
-        if len(evidence.counts) >= EVIDENCE_SPANS_PRUNED_FROM and not len(evidence.counts) % 64:
+        if not len(evidence.counts) % EVIDENCE_SPANS_PER_PRUNE:
             evidence.prune(dest.earliest_seq)
 
     def _derive(self, dest: Topic, op: Forwarded) -> Batch:

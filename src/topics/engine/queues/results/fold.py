@@ -33,21 +33,19 @@ if TYPE_CHECKING:
     from topics.engine.core.state import State
 
 
-def _ended(state: State, op: Ended) -> Any:
+def _ended(state: State, op: Ended) -> None:
     topic = state.by_id[op.topic_id]
     set_ending(topic, op.state)
-    found = state.ops.of(op.by).fold(state, op.by)
+    state.ops.of(op.by).fold(state, op.by)
     set_ending(topic, EndState.REMOVED)
     if op.jobs:
         open_results(topic).add_ended(op.jobs)
-    return found
 
 
 def _ended_published(commit_log: CommitLog, op: Ended, found: Any, change: PendingChange) -> None:
     if isinstance(op.by, Moved):
         move_published(commit_log, op.by, found, change)
     else:
-        change.result = found
         commit_log.left(op.by.topic_id)
 
 
