@@ -207,6 +207,7 @@ class RealWorld:
             self._look_at(server.log)
 
     def _look_at(self, log: str) -> None:
+        self.note("log", log)
         if BUG in log:
             self.mistakes.append(f"a bug was logged: {log[log.index(BUG) - 300 :][:2_000]}")
 
