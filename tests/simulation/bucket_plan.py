@@ -16,6 +16,7 @@ from tests.simulation.plan import (
     clients_of,
     details_of,
     draw_settings,
+    limited,
     plan_of,
     queue_config,
 )
@@ -51,7 +52,7 @@ def bucket_plan_of(seed: str) -> Plan:
     machines = ("a",) if rng.random() < ALONE_SHARE else ("a", "b")
     return Plan(
         seed,
-        topics,
+        limited(topics, seed),
         tuple(clients),
         tuple(_faults(rng, machines)),
         {

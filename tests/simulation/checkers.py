@@ -54,7 +54,8 @@ def nothing_is_written_twice(evidence: Evidence) -> Iterator[str]:
     for index, final in enumerate(evidence.finals):
         for topic, records in final.records.items():
             for data, count in Counter(record["data"] for record in records).items():
-                if count > 1 and not _source_forgets(evidence, topic, data):
+                forgotten = _source_forgets(evidence, topic, data) or _key_may_have_ended(evidence, topic, data)
+                if count > 1 and not forgotten:
                     yield f"{data!r} is {count} times in {topic} (reading {index})"
     places: dict[tuple[str, str], set[int]] = defaultdict(set)
     for (topic, epoch), by_seq in evidence.seen.items():
@@ -63,9 +64,30 @@ def nothing_is_written_twice(evidence: Evidence) -> Iterator[str]:
                 if epoch == evidence.epoch(topic):
                     places[topic, data].add(seq)
     for (topic, data), seqs in places.items():
-        lost = _may_have_been_lost(evidence, topic, data) or _source_forgets(evidence, topic, data)
-        if len(seqs) > 1 and not lost:
+        if len(seqs) > 1 and not _may_be_written_again(evidence, topic, data):
             yield f"{data!r} had the seqs {sorted(seqs)} in {topic}"
+
+
+def _may_be_written_again(evidence: Evidence, topic: str, data: str) -> bool:
+    return (
+        _may_have_been_lost(evidence, topic, data)
+        or _source_forgets(evidence, topic, data)
+        or _key_may_have_ended(evidence, topic, data)
+    )
+
+
+def _key_may_have_ended(evidence: Evidence, topic: str, data: str) -> bool:
+    """Whether a repeated request can have come after the end of the window of its key."""
+    window_ms = evidence.config(topic).get("idempotency_window_ms")
+    written = evidence.written.get(data)
+    if not isinstance(window_ms, int) or written is None:
+        return False
+    calls = written.calls
+    if any(call.twice or not call.status for call in calls):
+        # Nobody knows when it was carried out.
+        return True
+    began_s, ended_s = min(call.began_s for call in calls), max(call.ended_s for call in calls)
+    return ended_s - began_s >= window_ms / 1000 or any(began_s <= at_s <= ended_s for at_s in evidence.steps)
 
 
 def _source_forgets(evidence: Evidence, topic: str, data: str) -> bool:
@@ -101,7 +123,8 @@ def nothing_acknowledged_is_lost(evidence: Evidence) -> Iterator[str]:
             for data, shown in found.items():
                 if there.get(seq) == data or _was_removed(evidence, topic, seq, data):
                     continue
-                why = _loss(evidence, topic, seq, data, shown, there)
+                evicted = "cap_records" in evidence.config(topic) and seq < final.states[topic]["earliest_seq"]
+                why = "" if evicted else _loss(evidence, topic, seq, data, shown, there)
                 if why:
                     yield f"seq {seq} of {topic}, {data!r}, known since {shown.ended_s:.6f}, is gone: {why}"
                 elif not any(start <= seq <= end for start, end in gaps):
@@ -118,8 +141,6 @@ def _was_removed(evidence: Evidence, topic: str, seq: int, data: str) -> bool:
             by_tag = match is None or (written is not None and written.tag == match[2])
             if by_tag and (before is None or seq < before):
                 return True
-    if topic == "capped" and seq < evidence.final.states[topic]["earliest_seq"]:
-        return True
     return topic == "jobs" and (seq in evidence.acked or data in evidence.dead)
 
 
@@ -246,7 +267,7 @@ def counters_are_exact(evidence: Evidence) -> Iterator[str]:
             queue = state.get("queue")
             if queue is not None and queue["ready"] + queue["in_flight"] + queue["delayed"] != count:
                 yield f"{topic} has {count} jobs and counts {queue} (reading {index})"
-            cap = next((plan.config.get("cap_records") for plan in evidence.plan.topics if plan.name == topic), None)
+            cap = evidence.config(topic).get("cap_records")
             if isinstance(cap, int) and count > cap:
                 yield f"{topic} has {count} records, above its cap {cap} (reading {index})"
 
@@ -306,6 +327,13 @@ def _was_released(evidence: Evidence, seq: int, claim: Call, before_s: float) ->
     if all(any(claim.began_s <= at_s <= before_s for at_s in times) for times in (evidence.kills, evidence.steps)):
         return True
     return any(claim.began_s <= at_s <= before_s for at_s in evidence.released[claim.client, seq])
+
+
+def leases_and_delays_end(evidence: Evidence) -> Iterator[str]:
+    """Whatever the clock did: when nobody has claimed or added a job for long enough, all that are there are ready."""
+    for index, final in enumerate(evidence.finals):
+        if final.rested.get("in_flight") or final.rested.get("delayed"):
+            yield f"after the longest lease and delay the jobs are {final.rested} (reading {index})"
 
 
 def acked_jobs_stay_away(evidence: Evidence) -> Iterator[str]:
@@ -473,6 +501,7 @@ CHECKERS: tuple[Checker, ...] = (
     counters_are_exact,
     restarts_change_nothing,
     leases_are_exclusive,
+    leases_and_delays_end,
     acked_jobs_stay_away,
     jobs_are_in_one_place,
     groups_get_nothing_again,

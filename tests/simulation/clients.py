@@ -136,9 +136,17 @@ class SimulatedClient:
 
 
 class Writer(SimulatedClient):
-    """Appends; with a key it repeats what was not answered, without one it never does."""
+    """Appends; with a key it repeats what was not answered, without one it never does.
+
+    Where keys are forgotten it also repeats what was answered a while ago.
+    """
 
     kind = "writer"
+
+    def __init__(self, world: Surrounding, plan: ClientPlan) -> None:
+        super().__init__(world, plan)
+        self._late = random.Random(f"late {plan.name} {world.plan.seed}")
+        self._keyed: list[dict[str, Any]] = []
 
     def step(self) -> None:
         topic = self.rng.choice(self.plan.topics)
@@ -152,6 +160,10 @@ class Writer(SimulatedClient):
             self.insist("append", topic, "POST", path, body)
             if self.rng.random() < 0.2:
                 self.ask("append", topic, "POST", path, body)
+            if "idempotency_window_ms" in self.world.plan.topic(topic).config:
+                self._keyed.append(body)
+                if self._late.random() < 0.5:
+                    self.ask("append", topic, "POST", path, self._late.choice(self._keyed[-10:]))
         else:
             self.ask("append", topic, "POST", path, body)
 

@@ -104,6 +104,9 @@ class Evidence:
                 return plan.durability
         return self.plan.topic("jobs").durability if topic == "dead" else "disk"
 
+    def config(self, topic: str) -> dict[str, object]:
+        return next((plan.config for plan in self.plan.topics if plan.name == topic), {})
+
     def may_be_kept(self, call: Call) -> bool:
         """A staged record is judged by its commit; a refused write is nowhere, unless a sync failed beneath it."""
         if call.may_have_happened:

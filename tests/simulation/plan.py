@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -39,6 +40,9 @@ MISDIRECTED_SHARE = 0.1
 MISDIRECTED_S_MIN, MISDIRECTED_S_MAX = 3.0, 30.0
 # Worlds with a client that sends what is not quite HTTP, HTTP/2 or WebSocket.
 GARBLED_SHARE = 0.15
+# Worlds in which keys of a topic are forgotten after a minute, and those in which the source of the router has a cap.
+SHORT_WINDOW_SHARE, SHORT_WINDOW_MS = 0.15, 60_000
+CAPPED_SOURCE_SHARE = 0.15
 POWER_MODES = ("keep", "drop", "torn", "torn", "reorder", "reorder")
 
 
@@ -133,13 +137,24 @@ def plan_of(seed: str) -> Plan:
         clients.append(ClientPlan("garbler", "garbler", more.randint(1, length), ("garbled",)))
     return Plan(
         seed,
-        tuple(topics),
+        limited(topics, seed),
         tuple(clients),
         tuple(faults),
         draw_settings(rng),
         restart_s_max=rng.choice((0.01, 0.5, 5.0)),
         pause_s=rng.choice((0.002, 0.05, 1.0, 20.0)),
     )
+
+
+def limited(topics: Sequence[TopicPlan], seed: str) -> tuple[TopicPlan, ...]:
+    """Some worlds have limits besides. Drawn apart, and in words that leave the seeds that once failed as they were."""
+    rng = random.Random(f"has brief {seed}")
+    more: dict[str, dict[str, object]] = {}
+    if rng.random() < SHORT_WINDOW_SHARE:
+        more["log-a"] = {"idempotency_window_ms": SHORT_WINDOW_MS}
+    if rng.random() < CAPPED_SOURCE_SHARE:
+        more["routed"] = {"cap_records": rng.choice((3, 20, 100))}
+    return tuple(replace(topic, config={**topic.config, **more.get(topic.name, {})}) for topic in topics)
 
 
 def queue_config(rng: random.Random) -> dict[str, object]:
