@@ -19,6 +19,7 @@ from tests.simulation.plan import (
     limited,
     plan_of,
     queue_config,
+    requesters,
 )
 
 FAMILY = "b"
@@ -48,7 +49,8 @@ def bucket_plan_of(seed: str) -> Plan:
         TopicPlan("left", rng.choice(LASTING)),
         TopicPlan("right", rng.choice(LASTING)),
     )
-    clients = clients_of(rng, rng.choice((10, 30)))
+    length = rng.choice((10, 30))
+    clients = [*clients_of(rng, length), *requesters(seed, length)]
     machines = ("a",) if rng.random() < ALONE_SHARE else ("a", "b")
     return Plan(
         seed,

@@ -182,6 +182,7 @@ def order_is_kept(evidence: Evidence) -> Iterator[str]:
             and not evidence.is_outdated(call)
             and call.topic != "churn"
             and not call.answer["deduped"]
+            and not any("unique_key" in record for record in call.request["records"])
             and call.answer.get("seqs")
         ):
             seqs = call.answer["seqs"]
@@ -359,6 +360,30 @@ def acked_jobs_stay_away(evidence: Evidence) -> Iterator[str]:
             yield f"job {seq} was acked at {acked[seq].ended_s:.6f} and is still there"
 
 
+def unique_jobs_are_alone(evidence: Evidence) -> Iterator[str]:
+    """There is one job at a time for each unique key."""
+    for index, final in enumerate(evidence.finals):
+        jobs = [evidence.written.get(record["data"]) for record in final.records.get("jobs", ())]
+        for key, count in Counter(job.unique_key for job in jobs if job and job.unique_key).items():
+            if count > 1:
+                yield f"there are {count} jobs with the unique key {key!r} (reading {index})"
+
+
+def repeats_are_answered_alike(evidence: Evidence) -> Iterator[str]:
+    """A repeated request names the records of the first one, also those that had been there before it."""
+    first: dict[tuple[str, str], Call] = {}
+    for call in evidence.history.of("append"):
+        key = call.request.get("idempotency_key")
+        if key is None or not call.ok or call.topic == "churn" or evidence.is_outdated(call):
+            continue
+        before = first.setdefault((call.topic, key), call)
+        datas = [record["data"] for record in call.request["records"]]
+        if call.answer["seqs"] != before.answer["seqs"] and not any(
+            _may_be_written_again(evidence, call.topic, data) for data in datas
+        ):
+            yield f"one key was answered in two ways: {before} and {call}"
+
+
 def jobs_are_in_one_place(evidence: Evidence) -> Iterator[str]:
     """A job is in its queue or among the dead letters, not in both."""
     for index, final in enumerate(evidence.finals):
@@ -504,6 +529,8 @@ CHECKERS: tuple[Checker, ...] = (
     leases_and_delays_end,
     acked_jobs_stay_away,
     jobs_are_in_one_place,
+    unique_jobs_are_alone,
+    repeats_are_answered_alike,
     groups_get_nothing_again,
     transactions_are_whole,
     several_are_whole,

@@ -43,6 +43,8 @@ GARBLED_SHARE = 0.15
 # Worlds in which keys of a topic are forgotten after a minute, and those in which the source of the router has a cap.
 SHORT_WINDOW_SHARE, SHORT_WINDOW_MS = 0.15, 60_000
 CAPPED_SOURCE_SHARE = 0.15
+# Worlds with a client whose jobs have unique keys.
+UNIQUE_SHARE = 0.2
 POWER_MODES = ("keep", "drop", "torn", "torn", "reorder", "reorder")
 
 
@@ -135,6 +137,7 @@ def plan_of(seed: str) -> Plan:
         faults = _misdirected(more)
     if random.Random(f"noise {seed}").random() < GARBLED_SHARE:
         clients.append(ClientPlan("garbler", "garbler", more.randint(1, length), ("garbled",)))
+    clients += requesters(seed, length)
     return Plan(
         seed,
         limited(topics, seed),
@@ -155,6 +158,13 @@ def limited(topics: Sequence[TopicPlan], seed: str) -> tuple[TopicPlan, ...]:
     if rng.random() < CAPPED_SOURCE_SHARE:
         more["routed"] = {"cap_records": rng.choice((3, 20, 100))}
     return tuple(replace(topic, config={**topic.config, **more.get(topic.name, {})}) for topic in topics)
+
+
+def requesters(seed: str, length: int) -> list[ClientPlan]:
+    rng = random.Random(f"unique keys {seed}")
+    if rng.random() >= UNIQUE_SHARE:
+        return []
+    return [ClientPlan("requester", f"requester-{number}", rng.randint(1, length), ("jobs",)) for number in range(2)]
 
 
 def queue_config(rng: random.Random) -> dict[str, object]:
