@@ -173,6 +173,22 @@ def _loss(evidence: Evidence, topic: str, seq: int, data: str, shown: Call, ther
     return ""
 
 
+def losses_are_counted(evidence: Evidence) -> Iterator[str]:
+    """What was lost to a cap is counted: by no less than the records that are known to have been there.
+
+    What a crash has lost can only be guessed.
+    """
+    for topic, records in evidence.final.records.items():
+        if "cap_records" not in evidence.config(topic):
+            continue
+        there = {record["$seq"] for record in records}
+        lost = [seq for seq in evidence.seen[topic, evidence.epoch(topic)] if seq not in there]
+        for gap in evidence.final.tombstones[topic]:
+            known = sum(gap["gap_from"] <= seq <= gap["gap_to"] for seq in lost)
+            if gap["reason"] == "cap" and known > gap["missed_estimate"]:
+                yield f"{known} records of {topic} are lost in {gap}"
+
+
 def order_is_kept(evidence: Evidence) -> Iterator[str]:
     """What was acknowledged before another write began comes before it; `$ts` never decreases; seqs rise."""
     by_topic: dict[str, list[tuple[float, float, int, int]]] = defaultdict(list)
@@ -520,6 +536,7 @@ CHECKERS: tuple[Checker, ...] = (
     nothing_is_invented,
     nothing_is_written_twice,
     nothing_acknowledged_is_lost,
+    losses_are_counted,
     order_is_kept,
     heads_never_go_back,
     readers_miss_nothing,
