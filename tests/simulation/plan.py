@@ -38,6 +38,8 @@ MISDIRECTED_SHARE = 0.1
 # From then until the power goes and the machine reads what is on its disk: longer than the log's mark of what was
 # synced can be behind, as nothing else shows that the end of a log is missing.
 MISDIRECTED_S_MIN, MISDIRECTED_S_MAX = 3.0, 30.0
+# Worlds in which writes of the log fail, and servers are killed, while the clients are at work, and not some time.
+AT_WORK_SHARE = 0.15
 # Worlds with a client that sends what is not quite HTTP, HTTP/2 or WebSocket.
 GARBLED_SHARE = 0.15
 # Worlds in which keys of a topic are forgotten after a minute, and those in which the source of the router has a cap.
@@ -138,14 +140,19 @@ def plan_of(seed: str) -> Plan:
     if random.Random(f"noise {seed}").random() < GARBLED_SHARE:
         clients.append(ClientPlan("garbler", "garbler", more.randint(1, length), ("garbled",)))
     clients += requesters(seed, length)
+    settings = draw_settings(rng)
+    restart_s_max, pause_s = rng.choice((0.01, 0.5, 5.0)), rng.choice((0.002, 0.05, 1.0, 20.0))
+    at_work = random.Random(f"at work {seed}")
+    if at_work.random() < AT_WORK_SHARE:
+        faults = _faults_at_work(at_work, length * pause_s)
     return Plan(
         seed,
         limited(topics, seed),
         tuple(clients),
         tuple(faults),
-        draw_settings(rng),
-        restart_s_max=rng.choice((0.01, 0.5, 5.0)),
-        pause_s=rng.choice((0.002, 0.05, 1.0, 20.0)),
+        settings,
+        restart_s_max,
+        pause_s,
     )
 
 
@@ -244,6 +251,18 @@ def _misdirected(rng: random.Random) -> list[Fault]:
         faults.append(Fault(at_s, kind, *details_of(kind, rng)))
     path = rng.choice((".log", ".log", ".log", ".pack", ".snap", ""))
     faults.append(Fault(at_s, "misdirect", path, rng.uniform(MISDIRECTED_S_MIN, MISDIRECTED_S_MAX)))
+    return faults
+
+
+def _faults_at_work(rng: random.Random, clients_s: float) -> list[Fault]:
+    """Within the time that the clients take for about half of their steps."""
+    faults: list[Fault] = []
+    for at_s in sorted(rng.random() * clients_s / 2 for _ in range(rng.randint(2, 12))):
+        kind: FaultKind = rng.choice(("disk", "disk", "disk", "short", "kill", "kill in a call", "power"))
+        details = details_of(kind, rng)
+        if kind == "disk":
+            details = f"pwritev {rng.choice(_errors('pwritev'))} .log", 1
+        faults.append(Fault(at_s, kind, *details))
     return faults
 
 
