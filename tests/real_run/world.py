@@ -122,6 +122,7 @@ class RealWorld:
 
     def _run(self) -> None:
         self._start()
+        self._wait_ready()
         make_topics(self)
         threads = [threading.Thread(target=self._live, args=(plan,), name=plan.name) for plan in self.plan.clients]
         for thread in threads:
