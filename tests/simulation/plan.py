@@ -38,7 +38,8 @@ MISDIRECTED_SHARE = 0.1
 # From then until the power goes and the machine reads what is on its disk: longer than the log's mark of what was
 # synced can be behind, as nothing else shows that the end of a log is missing.
 MISDIRECTED_S_MIN, MISDIRECTED_S_MAX = 3.0, 30.0
-# Worlds in which writes of the log fail, and servers are killed, while the clients are at work, and not some time.
+# Worlds in which writes of the log fail and servers are killed while the clients are at work, and not some time, with
+# many checkpoints and more changes of several topics.
 AT_WORK_SHARE = 0.15
 # Worlds with a client that sends what is not quite HTTP, HTTP/2 or WebSocket.
 GARBLED_SHARE = 0.15
@@ -145,6 +146,8 @@ def plan_of(seed: str) -> Plan:
     at_work = random.Random(f"at work {seed}")
     if at_work.random() < AT_WORK_SHARE:
         faults = _faults_at_work(at_work, length * pause_s)
+        settings["checkpoint_bytes"] = 2_000
+        clients += [ClientPlan("several", f"several-{number}", length, ("left", "right")) for number in ("x", "y")]
     return Plan(
         seed,
         limited(topics, seed),
@@ -258,10 +261,13 @@ def _faults_at_work(rng: random.Random, clients_s: float) -> list[Fault]:
     """Within the time that the clients take for about half of their steps."""
     faults: list[Fault] = []
     for at_s in sorted(rng.random() * clients_s / 2 for _ in range(rng.randint(2, 12))):
-        kind: FaultKind = rng.choice(("disk", "disk", "disk", "short", "kill", "kill in a call", "power"))
+        kind: FaultKind = rng.choice(("disk", "disk", "disk", "short", "kill", "kill in a call", "power", "clock"))
         details = details_of(kind, rng)
         if kind == "disk":
             details = f"pwritev {rng.choice(_errors('pwritev'))} .log", 1
+        if kind == "clock":
+            # It is wrong when the server starts again.
+            faults.append(Fault(at_s, "kill"))
         faults.append(Fault(at_s, kind, *details))
     return faults
 
