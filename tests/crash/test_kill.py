@@ -175,6 +175,7 @@ def test_a_writer_killed_many_times_over_the_same_directory_loses_and_changes_no
     for generation in range(KILLS):
         acknowledged += run_until_killed(tmp_path / "data", generation, known, rng)
     run_until_killed(tmp_path / "data", KILLS, known, rng)
+    print(f"{KILLS + 1} kills, {acknowledged} appends and deletes acknowledged")
     assert acknowledged > 20 * KILLS, "the writers did write"
     assert all(topic.head > 100 for topic in known.values())
     assert sum(topic.deduped for topic in known.values()) > KILLS, "keys were remembered"

@@ -41,6 +41,8 @@ class Machine:
         self._settings = settings
         self.missing: list[str] = []
         self.server: InstalledServer | None = None
+        # Servers that ran until they got SIGKILL.
+        self.kills = 0
         self._disk = root / "disk"
         self._clock, self._library = root / "clock", root / "clock_step.so"
         self._step_s = 0.0
@@ -83,6 +85,7 @@ class Machine:
     def kill(self) -> None:
         if self.server is not None:
             self.server.process.send_signal(signal.SIGKILL)
+            self.kills += self.server.process.wait() == -signal.SIGKILL
             self._gone()
 
     def stop(self) -> None:

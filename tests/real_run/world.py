@@ -122,6 +122,7 @@ class RealWorld:
 
     def _run(self) -> None:
         self._start()
+        self._wait_ready()
         make_topics(self)
         threads = [threading.Thread(target=self._live, args=(plan,), name=plan.name) for plan in self.plan.clients]
         for thread in threads:
@@ -207,6 +208,7 @@ class RealWorld:
             self._look_at(server.log)
 
     def _look_at(self, log: str) -> None:
+        self.note("log", log)
         if BUG in log:
             self.mistakes.append(f"a bug was logged: {log[log.index(BUG) - 300 :][:2_000]}")
 

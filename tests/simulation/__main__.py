@@ -27,6 +27,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", help="replay one, with everything that happened in it")
     parser.add_argument("--shrink", action="store_true", help="leave out what a failing seed does not need")
+    parser.add_argument("--first", action="store_true", help="end the search at the first seed that fails")
     parser.add_argument("--without-faults", default="", help="numbers of faults to leave out, like 0,3")
     parser.add_argument("--without-clients", default="", help="numbers of clients to leave out")
     parser.add_argument("--digests", action="store_true", help="print a digest of history and disk for each seed")
@@ -56,10 +57,12 @@ def search(options: argparse.Namespace) -> int:
     failed: list[str] = []
     simulated_s = cpu_s = 0.0
     happened: Counter[str] = Counter()
-    for done, seed in enumerate(seeds, 1):
+    done = 0
+    for seed in seeds:
         outcome = run(any_plan_of(seed), data_dir=options.data_dir, lying=options.lying)
         simulated_s, cpu_s = simulated_s + outcome.simulated_s, cpu_s + outcome.cpu_s
         happened += what_happened(outcome)
+        done += 1
         if options.digests:
             print(seed, outcome.digests)
         if outcome.failures:
@@ -67,11 +70,13 @@ def search(options: argparse.Namespace) -> int:
             tell_failure(outcome)
             if options.shrink:
                 tell_plan(shrink(outcome, print).plan)
+            if options.first:
+                break
         if REAL_PERF_COUNTER() - told_s > PROGRESS_S:
             told_s = REAL_PERF_COUNTER()
             print(f"{done} of {len(seeds)} seeds, {len(failed)} failed, {told_s - began_s:.0f} s", flush=True)
     print(
-        f"{len(seeds)} seeds, {len(failed)} failed {','.join(failed)}: "
+        f"{done} seeds, {len(failed)} failed {','.join(failed)}: "
         f"{simulated_s:.0f} simulated seconds in {cpu_s:.1f} s of CPU, {simulated_s / max(cpu_s, 1e-9):.0f} a second"
     )
     print(", ".join(f"{count} {what}" for what, count in happened.items()))

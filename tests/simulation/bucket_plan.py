@@ -16,8 +16,10 @@ from tests.simulation.plan import (
     clients_of,
     details_of,
     draw_settings,
+    limited,
     plan_of,
     queue_config,
+    requesters,
 )
 
 FAMILY = "b"
@@ -47,11 +49,12 @@ def bucket_plan_of(seed: str) -> Plan:
         TopicPlan("left", rng.choice(LASTING)),
         TopicPlan("right", rng.choice(LASTING)),
     )
-    clients = clients_of(rng, rng.choice((10, 30)))
+    length = rng.choice((10, 30))
+    clients = [*clients_of(rng, length), *requesters(seed, length)]
     machines = ("a",) if rng.random() < ALONE_SHARE else ("a", "b")
     return Plan(
         seed,
-        topics,
+        limited(topics, seed),
         tuple(clients),
         tuple(_faults(rng, machines)),
         {

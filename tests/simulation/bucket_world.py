@@ -19,7 +19,7 @@ from tests.simulation.http_client import Connecting
 from tests.simulation.machine import Machine
 from tests.simulation.network import ClientSide, Network
 from tests.simulation.plan import ClientPlan, Fault
-from tests.simulation.reading import read_all, read_copy
+from tests.simulation.reading import queue_at_rest, read_all, read_copy
 from tests.simulation.scheduler import Scheduler, Stuck
 from tests.simulation.world import World
 
@@ -208,6 +208,7 @@ class BucketWorld(World):
             primary.lose_disk()
         self._wait_take_over()
         self._read_finals("kill")
+        self.finals[-1].rested = queue_at_rest(self)
         for machine in sorted(self.machines, key=lambda one: one.host.name == self._primary):
             self._stop(machine)
 

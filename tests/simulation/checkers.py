@@ -54,7 +54,8 @@ def nothing_is_written_twice(evidence: Evidence) -> Iterator[str]:
     for index, final in enumerate(evidence.finals):
         for topic, records in final.records.items():
             for data, count in Counter(record["data"] for record in records).items():
-                if count > 1 and not _source_forgets(evidence, topic, data):
+                forgotten = _source_forgets(evidence, topic, data) or _key_may_have_ended(evidence, topic, data)
+                if count > 1 and not forgotten:
                     yield f"{data!r} is {count} times in {topic} (reading {index})"
     places: dict[tuple[str, str], set[int]] = defaultdict(set)
     for (topic, epoch), by_seq in evidence.seen.items():
@@ -63,9 +64,30 @@ def nothing_is_written_twice(evidence: Evidence) -> Iterator[str]:
                 if epoch == evidence.epoch(topic):
                     places[topic, data].add(seq)
     for (topic, data), seqs in places.items():
-        lost = _may_have_been_lost(evidence, topic, data) or _source_forgets(evidence, topic, data)
-        if len(seqs) > 1 and not lost:
+        if len(seqs) > 1 and not _may_be_written_again(evidence, topic, data):
             yield f"{data!r} had the seqs {sorted(seqs)} in {topic}"
+
+
+def _may_be_written_again(evidence: Evidence, topic: str, data: str) -> bool:
+    return (
+        _may_have_been_lost(evidence, topic, data)
+        or _source_forgets(evidence, topic, data)
+        or _key_may_have_ended(evidence, topic, data)
+    )
+
+
+def _key_may_have_ended(evidence: Evidence, topic: str, data: str) -> bool:
+    """Whether a repeated request can have come after the end of the window of its key."""
+    window_ms = evidence.config(topic).get("idempotency_window_ms")
+    written = evidence.written.get(data)
+    if not isinstance(window_ms, int) or written is None:
+        return False
+    calls = written.calls
+    if any(call.twice or not call.status for call in calls):
+        # Nobody knows when it was carried out.
+        return True
+    began_s, ended_s = min(call.began_s for call in calls), max(call.ended_s for call in calls)
+    return ended_s - began_s >= window_ms / 1000 or any(began_s <= at_s <= ended_s for at_s in evidence.steps)
 
 
 def _source_forgets(evidence: Evidence, topic: str, data: str) -> bool:
@@ -101,7 +123,8 @@ def nothing_acknowledged_is_lost(evidence: Evidence) -> Iterator[str]:
             for data, shown in found.items():
                 if there.get(seq) == data or _was_removed(evidence, topic, seq, data):
                     continue
-                why = _loss(evidence, topic, seq, data, shown, there)
+                evicted = "cap_records" in evidence.config(topic) and seq < final.states[topic]["earliest_seq"]
+                why = "" if evicted else _loss(evidence, topic, seq, data, shown, there)
                 if why:
                     yield f"seq {seq} of {topic}, {data!r}, known since {shown.ended_s:.6f}, is gone: {why}"
                 elif not any(start <= seq <= end for start, end in gaps):
@@ -118,8 +141,6 @@ def _was_removed(evidence: Evidence, topic: str, seq: int, data: str) -> bool:
             by_tag = match is None or (written is not None and written.tag == match[2])
             if by_tag and (before is None or seq < before):
                 return True
-    if topic == "capped" and seq < evidence.final.states[topic]["earliest_seq"]:
-        return True
     return topic == "jobs" and (seq in evidence.acked or data in evidence.dead)
 
 
@@ -152,6 +173,22 @@ def _loss(evidence: Evidence, topic: str, seq: int, data: str, shown: Call, ther
     return ""
 
 
+def losses_are_counted(evidence: Evidence) -> Iterator[str]:
+    """What was lost to a cap is counted: by no less than the records that are known to have been there.
+
+    What a crash has lost can only be guessed.
+    """
+    for topic, records in evidence.final.records.items():
+        if "cap_records" not in evidence.config(topic):
+            continue
+        there = {record["$seq"] for record in records}
+        lost = [seq for seq in evidence.seen[topic, evidence.epoch(topic)] if seq not in there]
+        for gap in evidence.final.tombstones[topic]:
+            known = sum(gap["gap_from"] <= seq <= gap["gap_to"] for seq in lost)
+            if gap["reason"] == "cap" and known > gap["missed_estimate"]:
+                yield f"{known} records of {topic} are lost in {gap}"
+
+
 def order_is_kept(evidence: Evidence) -> Iterator[str]:
     """What was acknowledged before another write began comes before it; `$ts` never decreases; seqs rise."""
     by_topic: dict[str, list[tuple[float, float, int, int]]] = defaultdict(list)
@@ -161,6 +198,7 @@ def order_is_kept(evidence: Evidence) -> Iterator[str]:
             and not evidence.is_outdated(call)
             and call.topic != "churn"
             and not call.answer["deduped"]
+            and not any("unique_key" in record for record in call.request["records"])
             and call.answer.get("seqs")
         ):
             seqs = call.answer["seqs"]
@@ -246,7 +284,7 @@ def counters_are_exact(evidence: Evidence) -> Iterator[str]:
             queue = state.get("queue")
             if queue is not None and queue["ready"] + queue["in_flight"] + queue["delayed"] != count:
                 yield f"{topic} has {count} jobs and counts {queue} (reading {index})"
-            cap = next((plan.config.get("cap_records") for plan in evidence.plan.topics if plan.name == topic), None)
+            cap = evidence.config(topic).get("cap_records")
             if isinstance(cap, int) and count > cap:
                 yield f"{topic} has {count} records, above its cap {cap} (reading {index})"
 
@@ -308,6 +346,13 @@ def _was_released(evidence: Evidence, seq: int, claim: Call, before_s: float) ->
     return any(claim.began_s <= at_s <= before_s for at_s in evidence.released[claim.client, seq])
 
 
+def leases_and_delays_end(evidence: Evidence) -> Iterator[str]:
+    """Whatever the clock did: when nobody has claimed or added a job for long enough, all that are there are ready."""
+    for index, final in enumerate(evidence.finals):
+        if final.rested.get("in_flight") or final.rested.get("delayed"):
+            yield f"after the longest lease and delay the jobs are {final.rested} (reading {index})"
+
+
 def acked_jobs_stay_away(evidence: Evidence) -> Iterator[str]:
     """A job whose ack was answered is not handed out again."""
     acked: dict[int, Call] = {}
@@ -329,6 +374,30 @@ def acked_jobs_stay_away(evidence: Evidence) -> Iterator[str]:
     for seq in sorted({record["$seq"] for record in records} & acked.keys()):
         if not (lossy and any(at_s > acked[seq].began_s for at_s in evidence.powers)):
             yield f"job {seq} was acked at {acked[seq].ended_s:.6f} and is still there"
+
+
+def unique_jobs_are_alone(evidence: Evidence) -> Iterator[str]:
+    """There is one job at a time for each unique key."""
+    for index, final in enumerate(evidence.finals):
+        jobs = [evidence.written.get(record["data"]) for record in final.records.get("jobs", ())]
+        for key, count in Counter(job.unique_key for job in jobs if job and job.unique_key).items():
+            if count > 1:
+                yield f"there are {count} jobs with the unique key {key!r} (reading {index})"
+
+
+def repeats_are_answered_alike(evidence: Evidence) -> Iterator[str]:
+    """A repeated request names the records of the first one, also those that had been there before it."""
+    first: dict[tuple[str, str], Call] = {}
+    for call in evidence.history.of("append"):
+        key = call.request.get("idempotency_key")
+        if key is None or not call.ok or call.topic == "churn" or evidence.is_outdated(call):
+            continue
+        before = first.setdefault((call.topic, key), call)
+        datas = [record["data"] for record in call.request["records"]]
+        if call.answer["seqs"] != before.answer["seqs"] and not any(
+            _may_be_written_again(evidence, call.topic, data) for data in datas
+        ):
+            yield f"one key was answered in two ways: {before} and {call}"
 
 
 def jobs_are_in_one_place(evidence: Evidence) -> Iterator[str]:
@@ -467,14 +536,18 @@ CHECKERS: tuple[Checker, ...] = (
     nothing_is_invented,
     nothing_is_written_twice,
     nothing_acknowledged_is_lost,
+    losses_are_counted,
     order_is_kept,
     heads_never_go_back,
     readers_miss_nothing,
     counters_are_exact,
     restarts_change_nothing,
     leases_are_exclusive,
+    leases_and_delays_end,
     acked_jobs_stay_away,
     jobs_are_in_one_place,
+    unique_jobs_are_alone,
+    repeats_are_answered_alike,
     groups_get_nothing_again,
     transactions_are_whole,
     several_are_whole,

@@ -36,6 +36,7 @@ RETRIES_MAX = 25
 LASTING = (400, 404, 409, 422)
 # How many clients use HTTP/2, and how often a request that may be repeated is also sent on another connection.
 HTTP2_SHARE, DOUBLE_SHARE = 0.25, 0.05
+UNIQUE_KEYS = ("one", "two", "three")
 # What an error of a WebSocket would be as an answer.
 STATUS_OF = {"storage_full": 507, "internal": 500}
 
@@ -136,9 +137,17 @@ class SimulatedClient:
 
 
 class Writer(SimulatedClient):
-    """Appends; with a key it repeats what was not answered, without one it never does."""
+    """Appends; with a key it repeats what was not answered, without one it never does.
+
+    Where keys are forgotten it also repeats what was answered a while ago.
+    """
 
     kind = "writer"
+
+    def __init__(self, world: Surrounding, plan: ClientPlan) -> None:
+        super().__init__(world, plan)
+        self._late = random.Random(f"late {plan.name} {world.plan.seed}")
+        self._keyed: list[dict[str, Any]] = []
 
     def step(self) -> None:
         topic = self.rng.choice(self.plan.topics)
@@ -152,12 +161,16 @@ class Writer(SimulatedClient):
             self.insist("append", topic, "POST", path, body)
             if self.rng.random() < 0.2:
                 self.ask("append", topic, "POST", path, body)
+            if "idempotency_window_ms" in self.world.plan.topic(topic).config:
+                self._keyed.append(body)
+                if self._late.random() < 0.5:
+                    self.ask("append", topic, "POST", path, self._late.choice(self._keyed[-10:]))
         else:
             self.ask("append", topic, "POST", path, body)
 
 
 class Producer(SimulatedClient):
-    """Adds jobs, some of them delayed, some with a priority, some under a unique key."""
+    """Adds jobs, some of them delayed, some with a priority."""
 
     kind = "producer"
 
@@ -171,6 +184,28 @@ class Producer(SimulatedClient):
                 record["job_priority"] = self.rng.choice((1, 5, 9))
         body = {"records": records, "idempotency_key": f"{self.name}-{self._payloads}"}
         self.insist("append", topic, "POST", f"/v0/topics/{topic}", body)
+
+
+class Requester(SimulatedClient):
+    """Adds jobs of which there may be one at a time, by their unique keys; asks again later what was answered."""
+
+    kind = "requester"
+
+    def __init__(self, world: Surrounding, plan: ClientPlan) -> None:
+        super().__init__(world, plan)
+        self._asked: list[dict[str, Any]] = []
+
+    def step(self) -> None:
+        topic = self.plan.topics[0]
+        records = self.records(3)
+        for record in records:
+            if self.rng.random() < 0.8:
+                record["unique_key"] = self.rng.choice(UNIQUE_KEYS)
+        body = {"records": records, "idempotency_key": f"{self.name}-{self._payloads}"}
+        self.insist("append", topic, "POST", f"/v0/topics/{topic}", body)
+        self._asked.append(body)
+        if self.rng.random() < 0.4:
+            self.ask("append", topic, "POST", f"/v0/topics/{topic}", self.rng.choice(self._asked[-10:]))
 
 
 class Reader(SimulatedClient):

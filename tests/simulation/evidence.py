@@ -24,6 +24,8 @@ class Written:
     topic: str
     data: str
     tag: str | None
+    # of a job: while another one with it is pending, this one is not added, and answered with the seq of that
+    unique_key: str | None = None
     calls: list[Call] = field(default_factory=list)
     # by the answers: seq, and when that answer came
     seqs: list[tuple[int, float]] = field(default_factory=list)
@@ -104,6 +106,9 @@ class Evidence:
                 return plan.durability
         return self.plan.topic("jobs").durability if topic == "dead" else "disk"
 
+    def config(self, topic: str) -> dict[str, object]:
+        return next((plan.config for plan in self.plan.topics if plan.name == topic), {})
+
     def may_be_kept(self, call: Call) -> bool:
         """A staged record is judged by its commit; a refused write is nowhere, unless a sync failed beneath it."""
         if call.may_have_happened:
@@ -170,7 +175,9 @@ class Evidence:
     def _sent(self, topic: str, record: dict[str, Any], call: Call) -> Written:
         written = self.written.get(record["data"])
         if written is None:
-            written = self.written[record["data"]] = Written(topic, record["data"], record.get("tag"))
+            written = self.written[record["data"]] = Written(
+                topic, record["data"], record.get("tag"), record.get("unique_key")
+            )
         written.calls.append(call)
         return written
 
@@ -178,7 +185,7 @@ class Evidence:
         seqs = call.answer.get("seqs", []) if call.ok else []
         for number, record in enumerate(call.request["records"]):
             written = self._sent(call.topic, record, call)
-            if number < len(seqs):
+            if number < len(seqs) and written.unique_key is None:
                 written.seqs.append((seqs[number], call.ended_s))
                 self._show(call, seqs[number], record["data"])
 

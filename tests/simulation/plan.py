@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -37,8 +38,16 @@ MISDIRECTED_SHARE = 0.1
 # From then until the power goes and the machine reads what is on its disk: longer than the log's mark of what was
 # synced can be behind, as nothing else shows that the end of a log is missing.
 MISDIRECTED_S_MIN, MISDIRECTED_S_MAX = 3.0, 30.0
+# Worlds in which writes of the log fail and servers are killed while the clients are at work, and not some time, with
+# many checkpoints and more changes of several topics.
+AT_WORK_SHARE = 0.15
 # Worlds with a client that sends what is not quite HTTP, HTTP/2 or WebSocket.
 GARBLED_SHARE = 0.15
+# Worlds in which keys of a topic are forgotten after a minute, and those in which the source of the router has a cap.
+SHORT_WINDOW_SHARE, SHORT_WINDOW_MS = 0.15, 60_000
+CAPPED_SOURCE_SHARE = 0.15
+# Worlds with a client whose jobs have unique keys.
+UNIQUE_SHARE = 0.2
 POWER_MODES = ("keep", "drop", "torn", "torn", "reorder", "reorder")
 
 
@@ -131,15 +140,41 @@ def plan_of(seed: str) -> Plan:
         faults = _misdirected(more)
     if random.Random(f"noise {seed}").random() < GARBLED_SHARE:
         clients.append(ClientPlan("garbler", "garbler", more.randint(1, length), ("garbled",)))
+    clients += requesters(seed, length)
+    settings = draw_settings(rng)
+    restart_s_max, pause_s = rng.choice((0.01, 0.5, 5.0)), rng.choice((0.002, 0.05, 1.0, 20.0))
+    at_work = random.Random(f"at work {seed}")
+    if at_work.random() < AT_WORK_SHARE:
+        faults = _faults_at_work(at_work, length * pause_s)
+        settings["checkpoint_bytes"] = 2_000
+        clients += [ClientPlan("several", f"several-{number}", length, ("left", "right")) for number in ("x", "y")]
     return Plan(
         seed,
-        tuple(topics),
+        limited(topics, seed),
         tuple(clients),
         tuple(faults),
-        draw_settings(rng),
-        restart_s_max=rng.choice((0.01, 0.5, 5.0)),
-        pause_s=rng.choice((0.002, 0.05, 1.0, 20.0)),
+        settings,
+        restart_s_max,
+        pause_s,
     )
+
+
+def limited(topics: Sequence[TopicPlan], seed: str) -> tuple[TopicPlan, ...]:
+    """Some worlds have limits besides. Drawn apart, and in words that leave the seeds that once failed as they were."""
+    rng = random.Random(f"has brief {seed}")
+    more: dict[str, dict[str, object]] = {}
+    if rng.random() < SHORT_WINDOW_SHARE:
+        more["log-a"] = {"idempotency_window_ms": SHORT_WINDOW_MS}
+    if rng.random() < CAPPED_SOURCE_SHARE:
+        more["routed"] = {"cap_records": rng.choice((3, 20, 100))}
+    return tuple(replace(topic, config={**topic.config, **more.get(topic.name, {})}) for topic in topics)
+
+
+def requesters(seed: str, length: int) -> list[ClientPlan]:
+    rng = random.Random(f"unique keys {seed}")
+    if rng.random() >= UNIQUE_SHARE:
+        return []
+    return [ClientPlan("requester", f"requester-{number}", rng.randint(1, length), ("jobs",)) for number in range(2)]
 
 
 def queue_config(rng: random.Random) -> dict[str, object]:
@@ -219,6 +254,21 @@ def _misdirected(rng: random.Random) -> list[Fault]:
         faults.append(Fault(at_s, kind, *details_of(kind, rng)))
     path = rng.choice((".log", ".log", ".log", ".pack", ".snap", ""))
     faults.append(Fault(at_s, "misdirect", path, rng.uniform(MISDIRECTED_S_MIN, MISDIRECTED_S_MAX)))
+    return faults
+
+
+def _faults_at_work(rng: random.Random, clients_s: float) -> list[Fault]:
+    """Within the time that the clients take for about half of their steps."""
+    faults: list[Fault] = []
+    for at_s in sorted(rng.random() * clients_s / 2 for _ in range(rng.randint(2, 12))):
+        kind: FaultKind = rng.choice(("disk", "disk", "disk", "short", "kill", "kill in a call", "power", "clock"))
+        details = details_of(kind, rng)
+        if kind == "disk":
+            details = f"pwritev {rng.choice(_errors('pwritev'))} .log", 1
+        if kind == "clock":
+            # It is wrong when the server starts again.
+            faults.append(Fault(at_s, "kill"))
+        faults.append(Fault(at_s, kind, *details))
     return faults
 
 

@@ -13,6 +13,8 @@ from tests.simulation.plan import ClientPlan
 WINDOW_MS = 30 * 24 * 3_600_000
 # A router that does nothing for so long has nothing to do: it tries again every 500 ms.
 ROUTER_REST_S = 5.0
+# Longer than any lease, delay or rest of a job in a world.
+JOBS_REST_S = 120.0
 LIMIT = 1_000
 
 
@@ -34,6 +36,8 @@ class Final:
     router: dict[str, Any] = field(default_factory=dict)
     groups: list[dict[str, Any]] = field(default_factory=list)
     apps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # The queue's counts when every lease and every delay must be over; asked for at the last reading alone.
+    rested: dict[str, Any] = field(default_factory=dict)
     read_s: float = 0.0
 
 
@@ -91,6 +95,17 @@ def _read_topic(client: SimulatedClient, name: str, final: Final) -> None:
         if call.answer["tombstone"] is not None:
             tombstones.append(call.answer["tombstone"])
         from_seq, caught_up = call.answer["next_from_seq"], call.answer["caught_up"]
+
+
+def queue_at_rest(world: Surrounding) -> dict[str, Any]:
+    """What the queue counts when nobody has used it for long."""
+    client = SimulatedClient(world, ClientPlan("", "rest", 0, ()))
+    counts = client.insist("state", "jobs", "GET", "/v0/topics/jobs").answer.get("queue", {})
+    if counts.get("in_flight") or counts.get("delayed"):
+        world.scheduler.sleep(JOBS_REST_S)
+        counts = client.insist("state", "jobs", "GET", "/v0/topics/jobs").answer.get("queue", {})
+    client.http.close()
+    return counts
 
 
 def _router_at_rest(client: SimulatedClient) -> dict[str, Any]:

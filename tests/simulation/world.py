@@ -21,7 +21,7 @@ from tests.simulation.http_client import Connecting
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.plan import ClientPlan, Fault, Plan
-from tests.simulation.reading import Final, Unreadable, make_topics, read_all
+from tests.simulation.reading import Final, Unreadable, make_topics, queue_at_rest, read_all
 from tests.simulation.scheduler import Fiber, Host, Process, Scheduler, Stuck
 from tests.simulation.substitutes import SURROUNDINGS
 from topics.model.settings import Settings
@@ -330,6 +330,7 @@ class World:
             self.machine.start()
             self._wait_ready(FINAL_S_MAX)
             self.finals.append(self._read_all())
+        self.finals[-1].rested = queue_at_rest(self)
         self._stop()
 
     def _stop(self, machine: Machine | None = None) -> None:
