@@ -221,6 +221,9 @@ class SimulatedBucket(ObjectBucket):
     def listing(self, prefix: str, after: str = "") -> Iterator[Listed]:
         yield from self._ask(lambda: self._store.listing(prefix, after))
 
+    def expect(self, key: str, data: bytes) -> None:
+        """It is always there."""
+
     def delete(self, keys: list[str]) -> None:
         gone = list(keys)
         self._ask(lambda: self._store.delete(gone), writes=True)
