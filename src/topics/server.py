@@ -112,10 +112,7 @@ def run(settings: Settings, *, log_format: str, origins: Mapping[str, str] | Non
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         next_start: Settings | None = settings
         while next_start is not None:
-            rejoins = next_start is not settings
-            next_start = runner.run(
-                serve(next_start, authenticator, tokens, origins or {}, recent_log, tls, handler, rejoins=rejoins)
-            )
+            next_start = runner.run(serve(next_start, authenticator, tokens, origins or {}, recent_log, tls, handler))
             gc.unfreeze()
     return 0
 
@@ -129,10 +126,8 @@ async def serve(
     tls: Tls | None = None,
     handler: logging.StreamHandler[LogStream] | None = None,
     disk: Disk | None = None,
-    *,
-    rejoins: bool = False,
 ) -> Settings | None:
-    """Serve until stopped; the settings to start again with at once, if another server has taken over: it rejoins."""
+    """Serve until stopped; the settings to start again with at once, if another server has taken over."""
     loop = asyncio.get_running_loop()
     server = Server(
         settings,
@@ -146,7 +141,6 @@ async def serve(
             ServiceManager(loop, os.environ), tls, handler, Sender(loop, AddressPolicy(settings.webhooks_allow))
         ),
     )
-    server.store.bucket_side.rejoins = rejoins
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     # Without a certificate to read again, only a terminal that was closed should end the server.

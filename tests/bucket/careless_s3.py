@@ -45,7 +45,7 @@ def careless_s3(fault: Fault) -> Iterator[int]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        def log_message(self, format: str, *args: object) -> None:
             """Nobody reads it."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

@@ -12,8 +12,8 @@ from tests.serving import ServerProcess
 from topics.cli.settings_page import toml_lines
 from topics.model.setting_types import WrongSetting, shown_url
 from topics.model.settings import Settings
-from topics.storage.bucket.connecting import connect
 from topics.storage.bucket.object_store import reason_of
+from topics.storage.bucket.starting.connecting import connect
 
 SECRET = "s3cr3t"
 

@@ -13,10 +13,10 @@ from topics.storage.bucket.bucket import Found, Unreachable
 from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
 from topics.storage.bucket.following import Advertised, FellBehind, Following
 from topics.storage.bucket.lease import Primary, announce, read_primary
-from topics.storage.bucket.patience import Patience
 from topics.storage.bucket.restoring import NotInBucket
 from topics.storage.bucket.slots import LogPiece, TermClosing, encode_slot, slot_key
-from topics.storage.bucket.standby_start import StartingPoint, begin_standby
+from topics.storage.bucket.starting.patience import Patience
+from topics.storage.bucket.starting.standby_start import StartingPoint, begin_standby
 from topics.storage.bucket.terms import BEGINNING, Place, read_slot, run
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Buffer, Disk

@@ -15,10 +15,10 @@ from tests.engine.rig import Rig
 from tests.serving import Client, ServerProcess
 from topics.model.errors import DataDirIncompatible
 from topics.storage.bucket.bucket import Unreachable
-from topics.storage.bucket.identity import KnownBucket, identify
-from topics.storage.bucket.joining import read_note
 from topics.storage.bucket.shared_directory import SharedDirectory
 from topics.storage.bucket.slots import IDENTITY, LOG
+from topics.storage.bucket.starting.identity import KnownBucket, identify
+from topics.storage.bucket.starting.joining import read_note
 from topics.storage.disk import Disk
 
 __all__ = ["servers"]

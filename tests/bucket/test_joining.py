@@ -17,11 +17,11 @@ from tests.engine.rig import Rig
 from topics.model.errors import DamagedData
 from topics.storage.bucket.bucket import Found, Unreachable
 from topics.storage.bucket.chain import encode_manifest, read_manifest
-from topics.storage.bucket.joining import Directory, Joined, Joining
 from topics.storage.bucket.lease import announce
-from topics.storage.bucket.patience import Patience
 from topics.storage.bucket.shared_directory import SharedDirectory
 from topics.storage.bucket.slots import PRIMARY
+from topics.storage.bucket.starting.joining import Directory, Joined, Joining
+from topics.storage.bucket.starting.patience import Patience
 from topics.storage.bucket.terms import run
 from topics.storage.disk import Disk
 
@@ -105,7 +105,7 @@ def test_a_server_that_waits_for_a_primary_to_stop_takes_over_when_it_does(tmp_p
             url=f"http://{name}",
             lease_ms=60_000,
             now_ms=now_ms,
-            patience=Patience(),
+            patience=Patience(time.sleep),
         )
         return joining.join(str(tmp_path / name / "restoring"))
 

@@ -16,9 +16,9 @@ from tests.bucket.test_following import Gap
 from tests.serving import ServerProcess
 from topics.model.setting_types import WrongSetting
 from topics.storage.bucket.bucket import BucketError, Changed, Exists, Refused, Unreachable
-from topics.storage.bucket.connecting import check
-from topics.storage.bucket.patience import START_S, GivenUp, Patience
 from topics.storage.bucket.shared_directory import SharedDirectory
+from topics.storage.bucket.starting.connecting import check
+from topics.storage.bucket.starting.patience import START_S, GivenUp, Patience
 from topics.storage.disk import Buffer
 
 __all__ = ["servers"]
@@ -59,12 +59,17 @@ def test_what_has_no_answer_is_asked_again_for_a_while(error: type[BucketError])
     assert START_S <= clock.now_s <= START_S + 1
 
 
-def test_what_is_refused_is_not_asked_again_but_by_a_server_that_joins_again() -> None:
+def test_what_is_refused_is_not_asked_again() -> None:
     clock = Clock()
-    with pytest.raises(Refused):
-        clock.patience().ask(failing(clock, 1.0, Refused))
+    for for_ever in (False, True):
+        with pytest.raises(Refused):
+            clock.patience(for_ever=for_ever).ask(failing(clock, 1.0, Refused))
     assert clock.now_s == 0.0
-    assert clock.patience(for_ever=True).ask(failing(clock, 100 * START_S, Refused)) >= 100 * START_S
+
+
+def test_a_standby_that_knows_its_bucket_asks_for_ever() -> None:
+    clock = Clock()
+    assert clock.patience(for_ever=True).ask(failing(clock, 100 * START_S, Unreachable)) >= 100 * START_S
 
 
 def test_a_start_that_is_given_up_ends() -> None:

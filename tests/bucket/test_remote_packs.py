@@ -21,7 +21,7 @@ from topics.engine.opening.scan import Chunk, Scan, read_part
 from topics.model.errors import BucketAway, DamagedData, DataDirIncompatible, StorageError
 from topics.model.setting_types import WrongSetting
 from topics.storage.backup import Backup
-from topics.storage.bucket import joining
+from topics.storage.bucket.starting import joining
 from topics.storage.remote import range_reader
 
 # Room for one pack of ten records.

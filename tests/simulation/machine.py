@@ -51,10 +51,7 @@ class ServerProcess(Process):
         try:
             tokens = Tokens(self._settings, authenticator)
             while settings is not None:
-                rejoins = settings is not self._settings
-                settings = self.loop.run_main(
-                    serve(settings, authenticator, tokens, {}, RecentLog(), disk=self.disk, rejoins=rejoins)
-                )
+                settings = self.loop.run_main(serve(settings, authenticator, tokens, {}, RecentLog(), disk=self.disk))
                 if settings is not None:
                     self._machine.starts_again(self)
         except Killed:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
-from threading import Event
 
 from msgspec import structs
 
@@ -16,10 +14,10 @@ from topics.model.errors import DataDirIncompatible, NotPrimary
 from topics.model.settings import Settings
 from topics.storage.bucket.bucket import ObjectBucket
 from topics.storage.bucket.following import Advertised, Following
-from topics.storage.bucket.joining import Joined, Note, join_bucket, read_note, write_note
-from topics.storage.bucket.patience import GivenUp, Patience
 from topics.storage.bucket.shipping import Shipping, ShippingPace, ShippingSource
-from topics.storage.bucket.standby_start import begin_standby
+from topics.storage.bucket.starting.joining import Joined, Note, join_bucket, read_note, write_note
+from topics.storage.bucket.starting.patience import Patience, Pauses
+from topics.storage.bucket.starting.standby_start import begin_standby
 from topics.storage.bucket.terms import TakenOver
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
@@ -45,9 +43,9 @@ class BucketSide:
         self.port = settings.port
         # False: the directory is only checked, so no write waits for a bucket.
         self.accepts_writes = True
-        # The bucket was there before: a start waits for its answer for ever.
-        self.rejoins = False
-        self._given_up = Event()
+        self._pauses = Pauses()
+        # how long a start waits for the bucket
+        self.patience = Patience(self._pauses.pause)
 
     @property
     def _mine(self) -> Advertised:
@@ -56,14 +54,6 @@ class BucketSide:
         url = settings.advertise_url or f"{scheme}://{settings.host}:{self.port}"
         lease_ms = settings.bucket_lease_ms
         return Advertised(url, max(lease_ms, LEASE_MS_ALONE) if settings.bucket_takeover == "off" else lease_ms)
-
-    @property
-    def patience(self) -> Patience:
-        return Patience(self._pause, time.monotonic, self.rejoins)
-
-    def _pause(self, seconds: float) -> None:
-        if self._given_up.wait(seconds):
-            raise GivenUp("the start was given up")
 
     def join(self) -> Steps[Joined]:
         """Own a term in the bucket; a directory without data gets what is there."""
@@ -81,7 +71,7 @@ class BucketSide:
                 local_bytes=self._settings.local_bytes,
                 patience=self.patience,
             ),
-            self._given_up.set,
+            self._pauses.give_up,
         )
         return joined
 
@@ -93,7 +83,7 @@ class BucketSide:
             lambda: begin_standby(
                 url, os.environ, self._disk, self._directory, now_ms=self._clock.now_ms, patience=self.patience
             ),
-            self._given_up.set,
+            self._pauses.give_up,
         )
         return Following(
             self.bucket,

@@ -13,8 +13,8 @@ from topics.model.errors import DataDirIncompatible
 from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings, find
 from topics.storage.bucket.bucket import ObjectBucket
-from topics.storage.bucket.patience import Patience
 from topics.storage.bucket.shipping import Shipping
+from topics.storage.bucket.starting.patience import Patience
 from topics.storage.pack import Packs
 from topics.storage.remote.offloading import Offloading
 from topics.storage.remote.range_reader import RangeReader

@@ -53,8 +53,8 @@ from topics.model.requests.config import GATED
 from topics.model.settings import Settings
 from topics.storage.backup import Backup
 from topics.storage.bucket.following import Following
-from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.shipping import Shipping, ShippingSource
+from topics.storage.bucket.starting.joining import Joined
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
 from topics.storage.pack import Packs

@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 from topics.model.errors import TopicsError
 from topics.storage.bucket.bucket import BucketError, ObjectBucket, Unreachable
-from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
 from topics.storage.bucket.restoring import NotInBucket
 from topics.storage.bucket.shipping import RENEWALS, RETRY_S_MAX, RETRY_S_MIN
 from topics.storage.bucket.slots import LOG, LogPiece, TermClosing, slot_key
-from topics.storage.bucket.standby_start import StartingPoint
+from topics.storage.bucket.starting.joining import Joined
+from topics.storage.bucket.starting.standby_start import StartingPoint
 from topics.storage.bucket.terms import Place, TakenOver, read_slot, run, take_term
 
 logger = logging.getLogger("topics.bucket")

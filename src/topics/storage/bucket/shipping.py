@@ -24,11 +24,11 @@ from topics.model.errors import TopicsError
 from topics.storage.bucket.bucket import ObjectBucket, Unreachable
 from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
 from topics.storage.bucket.cutting import PIECE_BYTES_TIMES_MAX, read_frames
-from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.keeping import Keeping
 from topics.storage.bucket.lease import OwnLease, announce
 from topics.storage.bucket.piece_queue import PieceQueue
 from topics.storage.bucket.slots import LogPiece
+from topics.storage.bucket.starting.joining import Joined
 from topics.storage.bucket.terms import Place, TakenOver, run, write_piece
 from topics.storage.bucket.uploading import Uploading
 from topics.storage.directory import DataDirectory

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from topics.model.setting_types import WrongSetting, holds_credentials, shown_url
 from topics.storage.bucket.bucket import BucketError, Changed, Exists, ObjectBucket
 from topics.storage.bucket.object_store import NAMED, ObjectStoreBucket
-from topics.storage.bucket.patience import Patience
 from topics.storage.bucket.shared_directory import SharedDirectory
 from topics.storage.bucket.slots import LOG
+from topics.storage.bucket.starting.patience import Patience
 from topics.storage.directory import META
 
 PROBE = "probe/"

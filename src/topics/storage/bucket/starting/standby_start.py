@@ -17,12 +17,12 @@ from msgspec import structs
 
 from topics.model.errors import DataDirIncompatible
 from topics.storage.bucket.bucket import ObjectBucket
-from topics.storage.bucket.connecting import check, connect
-from topics.storage.bucket.identity import identify
-from topics.storage.bucket.joining import NOTE, Note, new_holder, read_note, write_note
 from topics.storage.bucket.lease import Watched, read_primary
-from topics.storage.bucket.patience import Patience
 from topics.storage.bucket.restoring import NotInBucket, Restored, restore_into
+from topics.storage.bucket.starting.connecting import check, connect
+from topics.storage.bucket.starting.identity import identify
+from topics.storage.bucket.starting.joining import NOTE, Note, new_holder, read_note, write_note
+from topics.storage.bucket.starting.patience import Patience
 from topics.storage.bucket.terms import BEGINNING, Place, run
 from topics.storage.directory import DataDirectory, Meta
 from topics.storage.disk import Disk
@@ -60,8 +60,11 @@ def begin_standby(
 ) -> tuple[ObjectBucket, StartingPoint]:
     """Check the bucket, and fill the directory from it. Blocks."""
     bucket = connect(url, environ)
-    check(bucket, url, patience)
     note = read_note(disk, directory.path)
+    if note is not None and note.bucket is not None and note.bucket.url == url.rstrip("/"):
+        # It was there before: that it is away for now is no mistake of whoever starts this.
+        patience = patience._replace(for_ever=True)
+    check(bucket, url, patience)
     # Before anything is removed here: it may be the only copy.
     known = patience.ask(lambda: identify(bucket, url, note and note.bucket, directory.path))
     _make_vacant(directory, note, now_ms())

@@ -20,11 +20,11 @@ import msgspec
 from topics.model.errors import DataDirIncompatible
 from topics.storage.bucket.bucket import ObjectBucket
 from topics.storage.bucket.chain import End, check_end, read_manifest, snapshots_in, walk
-from topics.storage.bucket.connecting import check, connect
-from topics.storage.bucket.identity import KnownBucket, identify
 from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
-from topics.storage.bucket.patience import Patience
 from topics.storage.bucket.restoring import Restored, restore_into
+from topics.storage.bucket.starting.connecting import check, connect
+from topics.storage.bucket.starting.identity import KnownBucket, identify
+from topics.storage.bucket.starting.patience import Patience
 from topics.storage.bucket.terms import Place, Steps, run, take_term
 from topics.storage.directory import DataDirectory, Meta
 from topics.storage.disk import Disk, read_file, replace_file
