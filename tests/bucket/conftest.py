@@ -11,7 +11,8 @@ import pytest
 from tests.bucket.interrupted import Interrupted, nothing, shipping_of
 from tests.engine.rig import Rig
 from tests.patience import PATIENCE_S
-from topics.storage.bucket import joining, lease, shipping
+from topics.storage.bucket import lease, shipping
+from topics.storage.bucket.starting import joining
 
 
 @pytest.fixture

@@ -61,6 +61,9 @@ class MemoryBucket:
             if key.startswith(prefix) and key > after:
                 yield Listed(key, len(self.objects[key].data), 0)
 
+    def expect(self, key: str, data: bytes) -> None:
+        """It is always there."""
+
     def delete(self, keys: list[str]) -> None:
         for key in keys:
             self.objects.pop(key, None)

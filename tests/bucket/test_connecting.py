@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from tests.bucket.careless_s3 import Fault, careless_s3
+from tests.serving import ServerProcess
 from topics.cli.settings_page import toml_lines
 from topics.model.setting_types import WrongSetting, shown_url
 from topics.model.settings import Settings
-from topics.storage.bucket.connecting import connect
 from topics.storage.bucket.object_store import reason_of
+from topics.storage.bucket.starting.connecting import connect
 
 SECRET = "s3cr3t"
 
@@ -76,3 +81,25 @@ def test_an_error_begins_in_plain_words_and_is_one_line(text: str, plain: str) -
     assert found.startswith(plain)
     assert "\n" not in found
     assert SECRET not in found
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("If-None-Match", "ignores the conditions of writes .*use a store that supports conditional writes"),
+        ("If-Match", "ignores the conditions of writes .*use a store that supports conditional writes"),
+        ("read only", r"cannot write to it: access is denied \(403 AccessDenied\).*the rights of the credentials"),
+    ],
+)
+def test_a_store_that_cannot_do_what_is_needed_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, why: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with careless_s3(fault) as port:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        server = ServerProcess(tmp_path / "data", bucket="s3://bkt/p")
+        assert server.exit_code() == 2
+    assert re.search(why, server.lines[-1])
+    assert SECRET not in server.log

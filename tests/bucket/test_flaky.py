@@ -14,9 +14,9 @@ import topics
 from tests.patience import PATIENCE_S
 from topics.client.values import Tombstone
 from topics.model.settings import Settings
-from topics.storage.bucket import joining
 from topics.storage.bucket.bucket import Found, Unreachable
 from topics.storage.bucket.shared_directory import SharedDirectory
+from topics.storage.bucket.starting import joining
 from topics.storage.disk import Buffer
 
 T = TypeVar("T")

@@ -11,11 +11,12 @@ from tests.bucket.interrupted import Interrupted
 from tests.bucket.standbys import until
 from topics.storage.bucket.bucket import Found, Unreachable
 from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
-from topics.storage.bucket.following import FellBehind, Following, Identity
+from topics.storage.bucket.following import Advertised, FellBehind, Following
 from topics.storage.bucket.lease import Primary, announce, read_primary
 from topics.storage.bucket.restoring import NotInBucket
 from topics.storage.bucket.slots import LogPiece, TermClosing, encode_slot, slot_key
-from topics.storage.bucket.standby_start import StartingPoint, begin_standby
+from topics.storage.bucket.starting.patience import Patience
+from topics.storage.bucket.starting.standby_start import StartingPoint, begin_standby
 from topics.storage.bucket.terms import BEGINNING, Place, read_slot, run
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Buffer, Disk
@@ -35,7 +36,7 @@ class LosesAnswers(Interrupted):
 
 def following(bucket: Interrupted, place: Place = BEGINNING, position: int = 0) -> Following:
     start = StartingPoint("standby", place, "", position, 0)
-    mine = Identity("http://standby", 50)
+    mine = Advertised("http://standby", 50)
     found = Following(bucket, start, mine, by_itself=True, notify=lambda: None, now_ms=lambda: int(time.time() * 1000))
     found.start()
     return found
@@ -76,7 +77,7 @@ class ByHand:
 
     def __init__(self, bucket: Interrupted, place: Place, position: int) -> None:
         self.now_s = 1000.0
-        start, mine = StartingPoint("standby", place, "primary", position, 1), Identity("http://standby", 9_000)
+        start, mine = StartingPoint("standby", place, "primary", position, 1), Advertised("http://standby", 9_000)
         self.following = Following(
             bucket, start, mine, by_itself=True, notify=lambda: None, now_ms=lambda: 1, clock=lambda: self.now_s
         )
@@ -199,7 +200,12 @@ class Gap:
     def begin(self) -> StartingPoint:
         try:
             _, found = begin_standby(
-                self.url, {}, Disk(), self.directory, now_ms=lambda: 1, pause=self.pause, clock=lambda: self.now_s
+                self.url,
+                {},
+                Disk(),
+                self.directory,
+                now_ms=lambda: 1,
+                patience=Patience(self.pause, lambda: self.now_s),
             )
         finally:
             self.directory.close()

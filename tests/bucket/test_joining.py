@@ -17,10 +17,11 @@ from tests.engine.rig import Rig
 from topics.model.errors import DamagedData
 from topics.storage.bucket.bucket import Found, Unreachable
 from topics.storage.bucket.chain import encode_manifest, read_manifest
-from topics.storage.bucket.joining import Directory, Joined, Joining
 from topics.storage.bucket.lease import announce
 from topics.storage.bucket.shared_directory import SharedDirectory
 from topics.storage.bucket.slots import PRIMARY
+from topics.storage.bucket.starting.joining import Directory, Joined, Joining
+from topics.storage.bucket.starting.patience import Patience
 from topics.storage.bucket.terms import run
 from topics.storage.disk import Disk
 
@@ -97,9 +98,16 @@ def test_a_server_that_waits_for_a_primary_to_stop_takes_over_when_it_does(tmp_p
         (tmp_path / name).mkdir()
         directory = Directory(str(tmp_path / name), None, True)
         now_ms = lambda: int(time.time() * 1000)  # noqa: E731
-        return Joining(bucket, Disk(), directory, url=f"http://{name}", lease_ms=60_000, now_ms=now_ms).join(
-            str(tmp_path / name / "restoring")
+        joining = Joining(
+            bucket,
+            Disk(),
+            directory,
+            url=f"http://{name}",
+            lease_ms=60_000,
+            now_ms=now_ms,
+            patience=Patience(time.sleep),
         )
+        return joining.join(str(tmp_path / name / "restoring"))
 
     (tmp_path / "bucket").mkdir()
     plain, stopping = SharedDirectory(str(tmp_path / "bucket")), Stopping(str(tmp_path / "bucket"))

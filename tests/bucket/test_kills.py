@@ -32,8 +32,8 @@ SETTINGS = {
 class Fleet:
     """Three servers, each on a port of its own that it keeps; one that has ended is started again as a standby."""
 
-    def __init__(self, servers: Servers, network: BadNetwork) -> None:
-        self._servers, self._network = servers, network
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
         self.ports = {name: free_port() for name in NAMES}
         self._running: dict[str, ServerProcess] = {}
         # One that was killed, until another one is primary.
@@ -42,11 +42,7 @@ class Fleet:
             self._start(name, *([] if name == NAMES[0] else ["--standby"]))
 
     def _start(self, name: str, *arguments: str) -> None:
-        """A start asks whether the bucket keeps the rules, and takes no second attempt for an answer."""
-        share, self._network.share = self._network.share, 0.0
-        started = self._servers.start(name, *arguments, port=self.ports[name], **SETTINGS)
-        self._running[name] = started.ready()
-        self._network.share = share
+        self._running[name] = self._servers.start(name, *arguments, port=self.ports[name], **SETTINGS).ready()
 
     @contextlib.contextmanager
     def primary(self) -> Iterator[Client]:
@@ -89,7 +85,7 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BadNetw
 def test_killed_under_load_again_and_again_nothing_acknowledged_is_lost(tmp_path: Path, network: BadNetwork) -> None:
     servers = Servers(tmp_path)
     try:
-        fleet = Fleet(servers, network)
+        fleet = Fleet(servers)
         with fleet.primary() as client:
             make_topics(client)
         load = Load(list(fleet.ports.values()))

@@ -139,6 +139,19 @@ def test_what_could_not_be_read_is_the_next_piece_again(queue: PieceQueue) -> No
     assert ends(queue.take(110.0)) == (0, 20)
 
 
+def test_the_rest_of_what_is_too_long_is_the_next_piece(queue: PieceQueue) -> None:
+    queue.want(30)
+    queue.offer(span(0, 30), 100.0)
+    queue.take(100.0)
+    queue.leave(10)
+    assert queue.since_s == 100.0
+    queue.done()
+    assert queue.since_s == 100.0
+    assert queue.due_s() == 100.0 + SHARE_S
+    assert ends(queue.take(110.0)) == (10, 30)
+    assert queue.due_s() == math.inf
+
+
 def test_the_age_is_that_of_the_oldest_byte_that_is_not_in_the_bucket(queue: PieceQueue) -> None:
     queue.offer(span(0, 10), 100.0)
     queue.take(150.0)
@@ -166,7 +179,7 @@ def test_after_a_gap_the_log_is_sent_again_and_who_waits_still_hurries(queue: Pi
     assert queue.due_s() <= 500.0
 
 
-@given(st.lists(st.tuples(st.integers(1, 600), st.booleans(), st.sampled_from(["offer", "take", "put_back"]))))
+@given(st.lists(st.tuples(st.integers(1, 600), st.booleans(), st.sampled_from(["offer", "take", "put_back", "leave"]))))
 def test_nothing_is_left_out_or_sent_twice(steps: list[tuple[int, bool, str]]) -> None:
     queue, now_s, offered_to, sent_to = PieceQueue(INTERVAL_S, PIECE_BYTES), 0.0, 0, 0
     wanted: list[int] = []
@@ -184,8 +197,11 @@ def test_nothing_is_left_out_or_sent_twice(steps: list[tuple[int, bool, str]]) -
             if step == "put_back":
                 queue.put_back()
             else:
-                queue.done()
                 sent_to = ends(taken)[1]
+                if step == "leave" and sent_to - ends(taken)[0] > 1:
+                    sent_to = (sent_to + ends(taken)[0]) // 2
+                    queue.leave(sent_to)
+                queue.done()
         waits = any(sent_to < end <= offered_to for end in wanted)
         assert bool(queue) == (sent_to < offered_to)
         assert (queue.due_s() <= now_s + SHARE_S) or not waits

@@ -21,6 +21,7 @@ from topics.engine.opening.scan import Chunk, Scan, read_part
 from topics.model.errors import BucketAway, DamagedData, DataDirIncompatible, StorageError
 from topics.model.setting_types import WrongSetting
 from topics.storage.backup import Backup
+from topics.storage.bucket.starting import joining
 from topics.storage.remote import range_reader
 
 # Room for one pack of ten records.
@@ -334,10 +335,28 @@ def test_another_bucket_is_refused(
     rig = opened("a", **SMALL)
     fill(rig)
     rig.close()
-    shutil.rmtree(tmp_path / "bucket")
-    (tmp_path / "bucket").mkdir()
+    other = Interrupted(tmp_path / "other")
+    monkeypatch.setattr(joining, "connect", lambda url, environ: other)
     with pytest.raises(DataDirIncompatible, match="this one does not have them"):
-        opened("a", **SMALL)
+        opened("a", **SMALL, bucket=f"file://{tmp_path}/other")
+
+
+def test_a_start_whose_first_read_of_an_old_pack_meets_a_hiccup_asks_again(
+    interrupted: Interrupted, opened: Open
+) -> None:
+    rig = opened("a", **SMALL)
+    fill(rig)
+    rig.close()
+    refused: list[str] = []
+
+    def refuse_once(key: str) -> None:
+        if not refused:
+            refused.append(key)
+            refuse(key)
+
+    interrupted.before_range = refuse_once
+    assert numbers(opened("a", **SMALL)) == list(range(60))
+    assert refused
 
 
 def test_a_place_for_old_packs_is_needed_and_one_only(tmp_path: Path) -> None:

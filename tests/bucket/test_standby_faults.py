@@ -199,6 +199,51 @@ def test_a_bucket_that_is_away_for_many_leases_changes_nothing(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+def test_a_bucket_that_is_away_for_a_minute_stops_only_what_waits_for_it(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the settings that a server has by itself, under writers, workers and routers."""
+    servers = Servers(tmp_path)
+    with bad_network(s3.port) as network:
+        for name, value in network.environ(s3.environ).items():
+            monkeypatch.setenv(name, value)
+        environ = {"bucket": "s3://bkt/topics", "bucket_lease_ms": 10_000, "bucket_piece_ms": 50}
+        try:
+            primary, standby = servers.primary("a", **environ), servers.standby("b", **environ)
+            client, reader = primary.client(), standby.client()
+            make_topics(client)
+            load = Load([primary.port, standby.port])
+            load.until_progress(20)
+            network.away = True
+            left_s = time.monotonic()
+            until(lambda: health(client)["state"] == health(reader)["state"] == "away", "both notice")
+            replicated = [one for one in load.writers if one.topic != "d"]
+            acked = [one.progress for one in replicated]
+            while time.monotonic() < left_s + 60:
+                before = disk_progress(load)
+                until(lambda: all(map(int.__gt__, disk_progress(load), before)), "disk writes go on")  # noqa: B023
+                assert [role(client), role(reader)] == ["primary", "standby"]
+            assert [one.progress for one in replicated] == acked
+            assert (health(client)["term"], health(client)["state"]) == (1, "away")
+            network.away = False
+            load.until_progress(20)
+            load.end()
+            until_all_shipped(client)
+            assert load.check(client).disk_lost == 0
+            assert [role(client), role(reader)] == ["primary", "standby"]
+            assert (health(client)["term"], health(reader)["term"]) == (1, 1)
+            until_sees(reader, "d", client.state("d")["head_seq"])
+            assert read_all(reader, "d") == read_all(client, "d")
+        finally:
+            servers.end()
+
+
+def disk_progress(load: Load) -> list[int]:
+    return [one.progress for one in load.writers if one.topic == "d"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_primary_that_alone_is_cut_off_is_replaced_and_keeps_what_only_it_has(
     tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,6 @@ import msgspec
 from tests.simulation.scheduler import Fiber, Killed, Process, Scheduler
 from tests.simulation.substitutes import SURROUNDINGS, WALL_START_S
 from topics.engine.opening import bucket_side
-from topics.storage.bucket import connecting
 from topics.storage.bucket.bucket import (
     BucketError,
     Changed,
@@ -33,6 +32,7 @@ from topics.storage.bucket.bucket import (
 from topics.storage.bucket.lease import Primary
 from topics.storage.bucket.shipping import ShippingPace
 from topics.storage.bucket.slots import PRIMARY, LogPiece, TermClosing, decode_slot, parse_slot_key
+from topics.storage.bucket.starting import connecting
 from topics.storage.disk import Buffer, Disk, write_all
 
 Trouble = Literal["lost", "unanswered", "refused"]
@@ -220,6 +220,9 @@ class SimulatedBucket(ObjectBucket):
 
     def listing(self, prefix: str, after: str = "") -> Iterator[Listed]:
         yield from self._ask(lambda: self._store.listing(prefix, after))
+
+    def expect(self, key: str, data: bytes) -> None:
+        """It is always there."""
 
     def delete(self, keys: list[str]) -> None:
         gone = list(keys)

@@ -25,8 +25,11 @@ def at_once(steps: Steps[T]) -> T:
             return end.value
 
 
-def in_thread(fn: Callable[[], T]) -> Steps[T]:
-    """Make a blocking call in a thread of its own. It must spend its time in calls that release the GIL."""
+def in_thread(fn: Callable[[], T], give_up: Callable[[], None] | None = None) -> Steps[T]:
+    """Make a blocking call in a thread of its own. It must spend its time in calls that release the GIL.
+
+    `give_up` is called if nobody wants the result any more, and should make the call end soon.
+    """
     job = WorkerJob(fn, None)
     thread = Thread(target=job.run, name="topics-steps", daemon=True)
     thread.start()
@@ -34,6 +37,10 @@ def in_thread(fn: Callable[[], T]) -> Steps[T]:
         while not job.done:
             thread.join(PAUSE_S)
             yield
+    except BaseException:
+        if give_up is not None:
+            give_up()
+        raise
     finally:
         thread.join()
     return job.result()

@@ -145,7 +145,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def check_goes_on(path: str) -> None:
-    from topics.storage.bucket.connecting import is_bucket
+    from topics.storage.bucket.starting.connecting import is_bucket
 
     if not is_bucket(path):
         raise OptionError(

@@ -153,8 +153,8 @@ def _for_the_owner_alone(path: str, flags: int) -> int:
 
 def _fetch(url: str, target: str, at_ms: int | None) -> tuple[int, int]:
     """From a bucket, which is only read: how many files, and from when the newest piece of the log is."""
-    from topics.storage.bucket.connecting import connect
     from topics.storage.bucket.restoring import restore_into
+    from topics.storage.bucket.starting.connecting import connect
     from topics.storage.directory import DataDirectory, Meta
 
     restored = restore_into(connect(url, os.environ), Disk(), target, at_ms=at_ms)

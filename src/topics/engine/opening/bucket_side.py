@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from msgspec import structs
+
 from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.state import State
 from topics.model.clock import Clock
 from topics.model.errors import DataDirIncompatible, NotPrimary
 from topics.model.settings import Settings
 from topics.storage.bucket.bucket import ObjectBucket
-from topics.storage.bucket.following import Following, Identity
-from topics.storage.bucket.joining import Joined, Note, join_bucket, read_note, write_note
+from topics.storage.bucket.following import Advertised, Following
 from topics.storage.bucket.shipping import Shipping, ShippingPace, ShippingSource
-from topics.storage.bucket.standby_start import begin_standby
+from topics.storage.bucket.starting.joining import Joined, Note, join_bucket, read_note, write_note
+from topics.storage.bucket.starting.patience import Patience, Pauses
+from topics.storage.bucket.starting.standby_start import begin_standby
 from topics.storage.bucket.terms import TakenOver
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
@@ -40,14 +43,17 @@ class BucketSide:
         self.port = settings.port
         # False: the directory is only checked, so no write waits for a bucket.
         self.accepts_writes = True
+        self._pauses = Pauses()
+        # how long a start waits for the bucket
+        self.patience = Patience(self._pauses.pause)
 
     @property
-    def _mine(self) -> Identity:
+    def _mine(self) -> Advertised:
         settings = self._settings
         scheme = "http" if settings.tls_cert is None else "https"
         url = settings.advertise_url or f"{scheme}://{settings.host}:{self.port}"
         lease_ms = settings.bucket_lease_ms
-        return Identity(url, max(lease_ms, LEASE_MS_ALONE) if settings.bucket_takeover == "off" else lease_ms)
+        return Advertised(url, max(lease_ms, LEASE_MS_ALONE) if settings.bucket_takeover == "off" else lease_ms)
 
     def join(self) -> Steps[Joined]:
         """Own a term in the bucket; a directory without data gets what is there."""
@@ -63,7 +69,9 @@ class BucketSide:
                 lease_ms=mine.lease_ms,
                 now_ms=self._clock.now_ms,
                 local_bytes=self._settings.local_bytes,
-            )
+                patience=self.patience,
+            ),
+            self._pauses.give_up,
         )
         return joined
 
@@ -72,7 +80,10 @@ class BucketSide:
         url = self._settings.bucket
         assert url is not None
         self.bucket, start = yield from in_thread(
-            lambda: begin_standby(url, os.environ, self._disk, self._directory, now_ms=self._clock.now_ms)
+            lambda: begin_standby(
+                url, os.environ, self._disk, self._directory, now_ms=self._clock.now_ms, patience=self.patience
+            ),
+            self._pauses.give_up,
         )
         return Following(
             self.bucket,
@@ -123,13 +134,15 @@ class BucketSide:
         Blocks.
         """
         self._directory.mark_open()
-        write_note(self._disk, self._directory.path, Note(holder))
+        note = read_note(self._disk, self._directory.path)
+        write_note(self._disk, self._directory.path, Note(holder, bucket=note and note.bucket))
 
     def note_complete(self) -> None:
         """The server stops, and the bucket has everything. Blocks."""
         note = read_note(self._disk, self._directory.path)
         if note is not None:
-            write_note(self._disk, self._directory.path, Note(note.holder, complete=self._directory.runs_noted))
+            complete = structs.replace(note, complete=self._directory.runs_noted)
+            write_note(self._disk, self._directory.path, complete)
 
     def check_classes(self, state: State, *, has_bucket: bool) -> None:
         """Refuse topics whose records must be in a bucket if there is none."""

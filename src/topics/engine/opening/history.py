@@ -14,6 +14,7 @@ from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings, find
 from topics.storage.bucket.bucket import ObjectBucket
 from topics.storage.bucket.shipping import Shipping
+from topics.storage.bucket.starting.patience import Patience
 from topics.storage.pack import Packs
 from topics.storage.remote.offloading import Offloading
 from topics.storage.remote.range_reader import RangeReader
@@ -54,7 +55,7 @@ class RemoteHistory:
         self._worker: Worker | None = None
         self.readers = Workers(notify, "topics-bucket-read", READERS_MAX)
 
-    def checking(self, bucket: ObjectBucket | None, path: str) -> Steps[None]:
+    def checking(self, bucket: ObjectBucket | None, patience: Patience, path: str) -> Steps[None]:
         """Read them from this bucket from now on; raises DataDirIncompatible if it is not the one."""
         remotes = self._packs.remotes()
         if bucket is None:
@@ -67,7 +68,7 @@ class RemoteHistory:
                 )
             return
         ranges = self._packs.ranges = RangeReader(bucket, self._settings.bucket_cache_bytes)
-        if remotes and not (yield from in_thread(lambda: ranges.check(remotes[-1]))):
+        if remotes and not (yield from in_thread(lambda: patience.ask(lambda: ranges.check(remotes[-1])))):
             raise DataDirIncompatible(
                 f"{len(remotes)} packs of {path} are only in its bucket, and this one does not have them "
                 f"({remotes[-1].key}): start with the bucket and the prefix that the directory had",

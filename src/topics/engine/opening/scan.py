@@ -29,10 +29,10 @@ from topics.model.clock import Clock, SystemClock
 from topics.model.errors import DamagedData, DataDirIncompatible, StorageError, TopicNotFound
 from topics.model.requests.config import TopicConfig
 from topics.storage.bucket.bucket import BucketError
-from topics.storage.bucket.connecting import connect, is_bucket
 from topics.storage.bucket.in_place.object_packs import ObjectPacks
 from topics.storage.bucket.in_place.patient import PatientReads
 from topics.storage.bucket.restoring import NotInBucket
+from topics.storage.bucket.starting.connecting import connect, is_bucket
 from topics.storage.directory import META, DataDirectory
 from topics.storage.disk import Disk
 from topics.storage.openfiles import OpenFiles

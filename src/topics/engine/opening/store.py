@@ -53,8 +53,8 @@ from topics.model.requests.config import GATED
 from topics.model.settings import Settings
 from topics.storage.backup import Backup
 from topics.storage.bucket.following import Following
-from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.shipping import Shipping, ShippingSource
+from topics.storage.bucket.starting.joining import Joined
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
 from topics.storage.pack import Packs
@@ -174,7 +174,7 @@ class Store:
         self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
         self.history = RemoteHistory(self.packs, self.settings, self._notify)
         if not self._repair:
-            yield from self.history.checking(self.bucket_side.bucket, directory.path)
+            yield from self.history.checking(self.bucket_side.bucket, self.bucket_side.patience, directory.path)
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
         self.state = new_state(self.settings, self.packs)
         snapshot = yield from self.snapshots.loading(repair=self._repair, thorough=self._repair)

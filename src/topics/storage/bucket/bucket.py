@@ -1,4 +1,4 @@
-"""What an object store must offer, in eight calls; everything else of this package is made from them.
+"""What an object store must offer, in nine calls; everything else of this package is made from them.
 
 A call raises one of four errors. Only `Unreachable` leaves open what happened: a write that raised it may have been
 made, may still be made later, or never. The others are answers of the bucket.
@@ -83,6 +83,10 @@ class ObjectBucket(ReadableBucket, Protocol):
 
     def download(self, key: str, path: str) -> bool:
         """Store an object in a new file, synced; False if there is none."""
+        ...
+
+    def expect(self, key: str, data: bytes) -> None:
+        """From now on raise Unreachable where this object, which never changes, is not there; if that costs nothing."""
         ...
 
     def delete(self, keys: list[str]) -> None:

@@ -19,13 +19,13 @@ from threading import Condition, Thread
 from typing import NamedTuple
 
 from topics.model.errors import TopicsError
-from topics.storage.bucket.bucket import BucketError, ObjectBucket
-from topics.storage.bucket.joining import Joined
+from topics.storage.bucket.bucket import BucketError, ObjectBucket, Unreachable
 from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
 from topics.storage.bucket.restoring import NotInBucket
 from topics.storage.bucket.shipping import RENEWALS, RETRY_S_MAX, RETRY_S_MIN
 from topics.storage.bucket.slots import LOG, LogPiece, TermClosing, slot_key
-from topics.storage.bucket.standby_start import StartingPoint
+from topics.storage.bucket.starting.joining import Joined
+from topics.storage.bucket.starting.standby_start import StartingPoint
 from topics.storage.bucket.terms import Place, TakenOver, read_slot, run, take_term
 
 logger = logging.getLogger("topics.bucket")
@@ -46,7 +46,7 @@ class FellBehind(NotInBucket):
     """The bucket no longer has what comes next: there is a gap, or it was removed. A newer snapshot leads on."""
 
 
-class Identity(NamedTuple):
+class Advertised(NamedTuple):
     """How this server appears as primary."""
 
     url: str
@@ -67,7 +67,7 @@ class Following:
         self,
         bucket: ObjectBucket,
         start: StartingPoint,
-        mine: Identity,
+        mine: Advertised,
         *,
         by_itself: bool,
         notify: Callable[[], None],
@@ -263,6 +263,9 @@ class Following:
         """Who is primary, and whether it lives."""
         now_s = self.clock_s()
         seen = run(self._bucket, read_primary())
+        if seen is None and self._seen is not None:
+            # It is never removed. Whatever this is, there is no log of which this server knows the end.
+            raise Unreachable("the bucket is not the one that it was: who is primary is no longer there")
         answered_s, self._looked_after_slot = self.clock_s(), True
         renewed = seen is not None and (self._seen is None or seen.etag != self._seen.etag)
         lease_ms = seen.primary.lease_ms if seen is not None else self._mine.lease_ms

@@ -132,6 +132,9 @@ class ObjectStoreBucket:
                 for found in page:
                     yield Listed(found["path"], found["size"], int(found["last_modified"].timestamp() * 1000))
 
+    def expect(self, key: str, data: bytes) -> None:
+        """To look costs a request, and a bucket that does not exist says so."""
+
     def delete(self, keys: list[str]) -> None:
         for start in range(0, len(keys), DELETES_AT_ONCE):
             some = keys[start : start + DELETES_AT_ONCE]

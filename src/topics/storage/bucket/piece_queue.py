@@ -1,7 +1,8 @@
 """The synced log that waits for the bucket: what the next piece has, and when it is due.
 
     offer ─▶ | span | span | ─▶ take: neighbours in one file, up to `piece_bytes` ─▶ done: it is in the bucket
-                                                                                 └─▶ put_back: it could not be read
+                                     │                                           └─▶ put_back: it could not be read
+                                     └─▶ leave: the rest of what is too long for one piece
 
 A piece is due when its oldest byte has waited for the interval, or as soon as there are enough bytes. While a change
 waits for the bucket (`want`), the interval is a tenth, counted from the piece before: the first one after a pause is
@@ -104,6 +105,16 @@ class PieceQueue:
         self._spans.appendleft(taken)
         self._bytes += taken.span.to_position - taken.span.from_position
         self._taken_to, self._wanted_from = taken.span.from_position, 0
+
+    def leave(self, position: int) -> None:
+        """Only what ends here is on its way; the rest of what was taken is taken next."""
+        taken = self._on_its_way
+        assert taken is not None
+        rest = taken._replace(span=taken.span._replace(from_position=position))
+        self._on_its_way = taken._replace(span=taken.span._replace(to_position=position))
+        self._spans.appendleft(rest)
+        self._bytes += rest.span.to_position - position
+        self._taken_to, self._wanted_from = position, 0
 
     def clear(self) -> None:
         """Nothing of it is sent any more; what is offered next may begin anywhere."""

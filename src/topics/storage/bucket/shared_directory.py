@@ -32,6 +32,7 @@ class SharedDirectory:
     def __init__(self, path: str, disk: Disk | None = None) -> None:
         self._path = os.path.abspath(path)
         self._disk = disk or Disk()
+        self._expected: tuple[str, bytes] | None = None
 
     def create(self, key: str, data: Buffer) -> None:
         with self._errors(key), self._written_aside(lambda fd: write_all(self._disk, fd, [data], 0)) as aside:
@@ -68,6 +69,7 @@ class SharedDirectory:
             try:
                 fd = self._disk.open(os.path.join(self._path, key), os.O_RDONLY)
             except FileNotFoundError:
+                self._check()
                 return None
             try:
                 return self._disk.pread(fd, length, offset)
@@ -79,6 +81,7 @@ class SharedDirectory:
             try:
                 self._disk.copy_file(os.path.join(self._path, key), path)
             except FileNotFoundError:
+                self._check()
                 return False
             return True
 
@@ -98,7 +101,11 @@ class SharedDirectory:
                         except FileNotFoundError:
                             continue
                         found.append(Listed(key, status.st_size, int(status.st_mtime * 1000)))
+            self._check()
         yield from sorted(found)
+
+    def expect(self, key: str, data: bytes) -> None:
+        self._expected = key, data
 
     def delete(self, keys: list[str]) -> None:
         for key in keys:
@@ -114,10 +121,27 @@ class SharedDirectory:
         try:
             data = read_file(self._disk, os.path.join(self._path, key))
         except FileNotFoundError:
+            self._check()
             return None
         return Found(data, _etag(data))
 
+    def _check(self) -> None:
+        """A share that is not mounted any more is an empty directory, not an empty bucket.
+
+        Looked at after a file was written aside, and before it gets its name, which only works in the same place.
+        """
+        if self._expected is None:
+            return
+        key, data = self._expected
+        try:
+            found = read_file(self._disk, os.path.join(self._path, key))
+        except FileNotFoundError:
+            found = None
+        if found != data:
+            raise Unreachable(f"{self._path} is not the bucket that it was: is it mounted?", key=key)
+
     def _place(self, key: str) -> str:
+        self._check()
         target = os.path.join(self._path, key)
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
         return target

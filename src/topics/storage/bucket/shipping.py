@@ -12,10 +12,8 @@ When a piece is due, and what it has, is decided by `piece_queue`.
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,11 +23,12 @@ from typing import Literal, NamedTuple
 from topics.model.errors import TopicsError
 from topics.storage.bucket.bucket import ObjectBucket, Unreachable
 from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
-from topics.storage.bucket.joining import Joined
+from topics.storage.bucket.cutting import PIECE_BYTES_TIMES_MAX, read_frames
 from topics.storage.bucket.keeping import Keeping
 from topics.storage.bucket.lease import OwnLease, announce
 from topics.storage.bucket.piece_queue import PieceQueue
 from topics.storage.bucket.slots import LogPiece
+from topics.storage.bucket.starting.joining import Joined
 from topics.storage.bucket.terms import Place, TakenOver, run, write_piece
 from topics.storage.bucket.uploading import Uploading
 from topics.storage.directory import DataDirectory
@@ -399,7 +398,7 @@ class Shipping:
         if span is None:
             return None
         try:
-            frames = self._read(span)
+            frames = read_frames(self._disk, span, self._pace.piece_bytes * PIECE_BYTES_TIMES_MAX)
         except BaseException:
             with self._changed:
                 if self.whole:
@@ -407,23 +406,15 @@ class Shipping:
                 else:
                     self._queue.done()
             raise
-        if not self.whole:
-            # It was given up meanwhile, so the file may have been overwritten while it was read.
-            with self._changed:
+        end = span.from_position + len(frames)
+        with self._changed:
+            if not self.whole:
+                # It was given up meanwhile, so the file may have been overwritten while it was read.
                 self._queue.done()
-            return None
-        return self._new_piece(span.from_position, span.to_position, span.salt), frames
-
-    def _read(self, span: LogSpan) -> bytes:
-        wanted_bytes = span.to_position - span.from_position
-        fd = self._disk.open(span.path, os.O_RDONLY)
-        try:
-            frames = self._disk.pread(fd, wanted_bytes, span.offset_of(span.from_position))
-        finally:
-            self._disk.close(fd)
-        if len(frames) != wanted_bytes:
-            raise OSError(errno.EIO, f"{span.path} ends before position {span.to_position}")
-        return frames
+                return None
+            if end < span.to_position:
+                self._queue.leave(end)
+        return self._new_piece(span.from_position, end, span.salt), frames
 
     def _new_piece(self, from_position: int, to_position: int, salt: int, time_ms: int | None = None) -> LogPiece:
         """The next one; what made the one before has been carried out."""

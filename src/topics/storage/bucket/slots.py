@@ -1,5 +1,6 @@
 """The objects of the log in a bucket: their keys, and the bytes of a slot.
 
+    identity                                       which bucket it is                create-only
     primary                                        who is primary, until when        compare-and-swap
     log/0000000007/000000000000                    the slots of term 7, without gaps  create-only
     log/0000000007/000000000001                    … a piece of the log each
@@ -26,6 +27,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from topics.model.errors import DamagedData
 from topics.storage.disk import Buffer
 
+IDENTITY = "identity"
 PRIMARY = "primary"
 LOG = "log/"
 SNAPSHOTS = "snapshots/"

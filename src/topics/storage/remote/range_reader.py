@@ -72,8 +72,8 @@ class RangeReader:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def check(self, pack: RemotePack) -> bool:
-        """Whether the bucket has this pack, by its last bytes."""
-        found = self._ask(pack, pack.size_bytes - 8, 8)
+        """Whether the bucket has this pack, by its last bytes; raises BucketError if it does not answer."""
+        found = self._bucket.read_range(pack.key, pack.size_bytes - 8, 8)
         return found is not None and found.hex() == pack.checksum
 
     def close(self) -> None:

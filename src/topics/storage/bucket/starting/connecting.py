@@ -12,6 +12,7 @@ from topics.storage.bucket.bucket import BucketError, Changed, Exists, ObjectBuc
 from topics.storage.bucket.object_store import NAMED, ObjectStoreBucket
 from topics.storage.bucket.shared_directory import SharedDirectory
 from topics.storage.bucket.slots import LOG
+from topics.storage.bucket.starting.patience import Patience
 from topics.storage.directory import META
 
 PROBE = "probe/"
@@ -49,8 +50,17 @@ def connect(url: str, environ: Mapping[str, str], *, named: str = NAMED) -> Obje
     return ObjectStoreBucket(url, environ, named)
 
 
-def probe(bucket: ObjectBucket, url: str) -> None:
-    """Write, conditionally replace and remove an object; raises WrongSetting, in one line that says what to do."""
+def check(bucket: ObjectBucket, url: str, patience: Patience) -> None:
+    """Write, replace and remove an object; raises WrongSetting, in one line that says what to do."""
+    try:
+        patience.ask(lambda: _probe(bucket, url))
+    except BucketError as error:
+        raise _wrong(
+            url, f"{error.message}; check that it exists, the endpoint, and the rights of the credentials"
+        ) from None
+
+
+def _probe(bucket: ObjectBucket, url: str) -> None:
     key = PROBE + secrets.token_hex(8)
     what = "write to it"
     try:
@@ -70,10 +80,7 @@ def probe(bucket: ObjectBucket, url: str) -> None:
         what = "delete from it"
         bucket.delete([key, key + "-p"])
     except BucketError as error:
-        raise _wrong(
-            url,
-            f"cannot {what}: {error.message}; check that it exists, the endpoint, and the rights of the credentials",
-        ) from None
+        raise type(error)(f"cannot {what}: {error.message}", **error.detail) from None
 
 
 def _refuses(url: str, write: object) -> None:

@@ -9,7 +9,6 @@ of a server without a bucket  refused
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -18,10 +17,12 @@ from msgspec import structs
 
 from topics.model.errors import DataDirIncompatible
 from topics.storage.bucket.bucket import ObjectBucket
-from topics.storage.bucket.connecting import connect, probe
-from topics.storage.bucket.joining import NOTE, Note, new_holder, read_note, write_note
 from topics.storage.bucket.lease import Watched, read_primary
 from topics.storage.bucket.restoring import NotInBucket, Restored, restore_into
+from topics.storage.bucket.starting.connecting import check, connect
+from topics.storage.bucket.starting.identity import identify
+from topics.storage.bucket.starting.joining import NOTE, Note, new_holder, read_note, write_note
+from topics.storage.bucket.starting.patience import Patience
 from topics.storage.bucket.terms import BEGINNING, Place, run
 from topics.storage.directory import DataDirectory, Meta
 from topics.storage.disk import Disk
@@ -55,18 +56,23 @@ def begin_standby(
     directory: DataDirectory,
     *,
     now_ms: Callable[[], int],
-    pause: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
+    patience: Patience,
 ) -> tuple[ObjectBucket, StartingPoint]:
     """Check the bucket, and fill the directory from it. Blocks."""
     bucket = connect(url, environ)
-    probe(bucket, url)
-    _make_vacant(disk, directory, now_ms())
-    directory.clear_unfinished()
+    note = read_note(disk, directory.path)
+    if note is not None and note.bucket is not None and note.bucket.url == url.rstrip("/"):
+        # It was there before: that it is away for now is no mistake of whoever starts this.
+        patience = patience._replace(for_ever=True)
+    check(bucket, url, patience)
+    # Before anything is removed here: it may be the only copy.
+    known = patience.ask(lambda: identify(bucket, url, note and note.bucket, directory.path))
+    _make_vacant(directory, note, now_ms())
     holder = new_holder()
     # Before there is any data: whatever starts here later knows that none of it is its own.
-    write_note(disk, directory.path, Note(holder, standby=True))
-    restored = _restored(bucket, disk, directory, _Gap(bucket, pause, clock))
+    write_note(disk, directory.path, Note(holder, standby=True, bucket=known))
+    gap = _Gap(bucket, patience)
+    restored = patience.ask(lambda: _restored(bucket, disk, directory, gap))
     if restored is None:
         directory.begin()
         disk.remove_tree(directory.restoring_path)
@@ -76,8 +82,7 @@ def begin_standby(
     return bucket, StartingPoint(holder, place, owner, position, time_ms, restored.whole)
 
 
-def _make_vacant(disk: Disk, directory: DataDirectory, now_ms: int) -> None:
-    note = read_note(disk, directory.path)
+def _make_vacant(directory: DataDirectory, note: Note | None, now_ms: int) -> None:
     if directory.vacant:
         return
     if note is None:
@@ -103,6 +108,7 @@ def _make_vacant(disk: Disk, directory: DataDirectory, now_ms: int) -> None:
 def _restored(bucket: ObjectBucket, disk: Disk, directory: DataDirectory, gap: _Gap) -> Restored | None:
     removed = 0
     while True:
+        directory.clear_unfinished()
         try:
             restored = restore_into(bucket, disk, directory.restoring_path, whole_only=not gap.stays)
         except NotInBucket as error:
@@ -116,15 +122,14 @@ def _restored(bucket: ObjectBucket, disk: Disk, directory: DataDirectory, gap: _
             if restored.whole or gap.stays:
                 return restored
             gap.look(restored)
-        directory.clear_unfinished()
         gap.pause()
 
 
 class _Gap:
     """A gap in the log: its primary ends it with a snapshot, or has died before and leaves what comes before it."""
 
-    def __init__(self, bucket: ObjectBucket, pause: Callable[[float], None], clock: Callable[[], float]) -> None:
-        self._bucket, self._pause, self._clock = bucket, pause, clock
+    def __init__(self, bucket: ObjectBucket, patience: Patience) -> None:
+        self._bucket, self._pause, self._clock = bucket, patience.pause, patience.clock
         self._watched = Watched()
         self._said = self._has_nothing = False
         # No primary ends it: the log before it is what the next one goes on with.

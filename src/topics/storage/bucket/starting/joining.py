@@ -18,12 +18,14 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from topics.model.errors import DataDirIncompatible
-from topics.storage.bucket.bucket import BucketError, Changed, ObjectBucket, Unreachable
+from topics.storage.bucket.bucket import ObjectBucket
 from topics.storage.bucket.chain import End, check_end, read_manifest, snapshots_in, walk
-from topics.storage.bucket.connecting import connect, probe
 from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
 from topics.storage.bucket.restoring import Restored, restore_into
-from topics.storage.bucket.terms import Steps, run, take_term
+from topics.storage.bucket.starting.connecting import check, connect
+from topics.storage.bucket.starting.identity import KnownBucket, identify
+from topics.storage.bucket.starting.patience import Patience
+from topics.storage.bucket.terms import Place, Steps, run, take_term
 from topics.storage.directory import DataDirectory, Meta
 from topics.storage.disk import Disk, read_file, replace_file
 
@@ -32,8 +34,6 @@ logger = logging.getLogger("topics.bucket")
 T = TypeVar("T")
 
 NOTE = "bucket.json"
-ATTEMPTS_MAX = 5
-PAUSE_S = 0.2
 
 
 class InUse(DataDirIncompatible):
@@ -48,6 +48,8 @@ class Note(msgspec.Struct, frozen=True):
     standby: bool = False
     # Its server has ended with everything in the bucket, when the directory's `runs_noted` was this; 0: it has not.
     complete: int = 0
+    # None: an earlier version did not note it.
+    bucket: KnownBucket | None = None
 
 
 class Joined(NamedTuple):
@@ -73,6 +75,7 @@ class Directory(NamedTuple):
     holder: str | None
     # without any data: it may be filled
     vacant: bool
+    bucket: KnownBucket | None = None
 
 
 def read_note(disk: Disk, path: str) -> Note | None:
@@ -109,7 +112,7 @@ class Joining:
         lease_ms: int,
         now_ms: Callable[[], int],
         local_bytes: int = 0,
-        pause: Callable[[float], None] = time.sleep,
+        patience: Patience,
     ) -> None:
         self._bucket = bucket
         self._disk = disk
@@ -118,7 +121,7 @@ class Joining:
         self._lease_ms = lease_ms
         self._now_ms = now_ms
         self._local_bytes = local_bytes
-        self._pause = pause
+        self._pause, self._ask = patience.pause, patience.ask
         self._holder = directory.holder or new_holder()
         self._token = secrets.token_hex(16)
 
@@ -126,14 +129,12 @@ class Joining:
         """Own a term; a vacant directory gets its data in `restore_to`."""
         while True:
             seen = self._wait_for_lease()
-            end = self._find_end()
+            end = self._ask(self._find_end)
             if self._owns_next_term(seen, end):
                 break
         term, position, whole, time_ms, restored = end.place.term + 1, end.position, end.whole, end.time_ms, None
         if self._directory.vacant and end.time_ms:
-            restored = restore_into(
-                self._bucket, self._disk, restore_to, until=end.place, local_bytes_max=self._local_bytes
-            )
+            restored = self._ask(lambda: self._restored(restore_to, end.place))
             position, whole = restored.position, restored.whole
             before = seen.primary if seen is not None else None
             if before is not None and (before.term + 1, before.end_position) == (term, position):
@@ -147,6 +148,12 @@ class Joining:
         after = f", after {end.owner}" if end.owner not in ("", self._holder) else ""
         logger.info("primary in term %d%s, as %s", term, after, self._holder)
         return Joined(term, self._holder, self._token, position, whole, announced, restored, time_ms)
+
+    def _restored(self, restore_to: str, until: Place) -> Restored:
+        if self._disk.exists(restore_to):
+            # what an earlier attempt has left
+            self._disk.remove_tree(restore_to)
+        return restore_into(self._bucket, self._disk, restore_to, until=until, local_bytes_max=self._local_bytes)
 
     def _find_end(self) -> End:
         """The end of the log, if this directory may go on there."""
@@ -167,7 +174,7 @@ class Joining:
         """Close the term at the end of the log, unless another server has gone on since."""
         if self._directory.holder is None:
             # Noted before the term is owned: a start after a crash must know that the term is its own.
-            write_note(self._disk, self._directory.path, Note(self._holder))
+            write_note(self._disk, self._directory.path, Note(self._holder, bucket=self._directory.bucket))
         # Looked at again: only what is seen after the last slot was read tells that nobody has the lease.
         again = self._repeated(read_primary)
         if (again and again.etag) != (seen and seen.etag):
@@ -199,15 +206,7 @@ class Joining:
             self._pause(min(left_ms / 1000, self._lease_ms / 8000))
 
     def _repeated(self, attempt: Callable[[], Steps[T]]) -> T:
-        """Ask again if there was no answer."""
-        for number in range(ATTEMPTS_MAX):
-            try:
-                return run(self._bucket, attempt())
-            except (Unreachable, Changed):
-                if number == ATTEMPTS_MAX - 1:
-                    raise
-                self._pause(PAUSE_S * (number + 1))
-        raise BucketError("no answer from the bucket")
+        return self._ask(lambda: run(self._bucket, attempt()))
 
 
 def join_bucket(
@@ -220,21 +219,32 @@ def join_bucket(
     lease_ms: int,
     now_ms: Callable[[], int],
     local_bytes: int = 0,
+    patience: Patience,
 ) -> tuple[ObjectBucket, Joined]:
     """Check the bucket and own a term in it; a directory without data is filled, or begins. Blocks."""
     bucket = connect(url, environ)
-    probe(bucket, url)
+    check(bucket, url, patience)
     note = read_note(disk, directory.path)
+    known = patience.ask(lambda: identify(bucket, url, note and note.bucket, directory.path))
     if note is not None and note.standby:
         # A standby was here, and may have stopped anywhere: the bucket has all of it.
         directory.empty()
         note = None
-    elif note is not None and note.complete:
-        write_note(disk, directory.path, Note(note.holder))
-    compared = Directory(directory.path, note.holder if note is not None else None, directory.vacant)
+    elif note is not None and note != (now := Note(note.holder, bucket=known)):
+        write_note(disk, directory.path, now)
+    compared = Directory(directory.path, note.holder if note is not None else None, directory.vacant, known)
     if directory.vacant:
         directory.clear_unfinished()
-    joining = Joining(bucket, disk, compared, url=own_url, lease_ms=lease_ms, now_ms=now_ms, local_bytes=local_bytes)
+    joining = Joining(
+        bucket,
+        disk,
+        compared,
+        url=own_url,
+        lease_ms=lease_ms,
+        now_ms=now_ms,
+        local_bytes=local_bytes,
+        patience=patience,
+    )
     try:
         joined = joining.join(directory.restoring_path)
     except BaseException:
