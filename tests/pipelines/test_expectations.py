@@ -109,6 +109,11 @@ def test_an_expectation_that_fails_is_a_problem_of_its_operator() -> None:
     assert problem_of(RuntimeError("other"), "other") is None
 
 
+def test_an_error_of_spark_ends_where_its_plan_begins() -> None:
+    story = "[UNRESOLVED_COLUMN] A column `x` cannot be resolved. SQLSTATE: 42703; line 2 pos 8;\n'Project ['x]\n+- R\n"
+    assert words_of(RuntimeError(story)) == story.partition(";\n")[0]
+
+
 def test_a_batch_that_rejects_nothing_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
 
