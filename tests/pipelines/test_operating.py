@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,13 @@ def test_the_commands_do_what_they_say(tmp_path: Path) -> None:
         assert client.get("/v0/pipelines/p").json["generation"] == 5
         assert topics("pause", "nothing").code == 3
         assert "must both be seqs" in topics("backfill", "p", "--from", "5", "--to", "1h").err
+        client.put("/v0/pipelines/whole", {**COPY, "sink": {"topic": "whole"}, "output_mode": "complete"})
+        whole = topics("backfill", "whole", "--from", "2d", "--to", "2026-11-01T00:00Z")
+        assert whole.code == 2, whole
+        whole = topics("backfill", "whole", "--from", "2026-10-01T02:00+02:00", "--to", "1h")
+        assert re.search(r"--from 2026-10-01T00:00:00.000Z --to 20\d\d-\S+Z\n.*--from sources", whole.err), whole
+        assert "starting Spark" not in whole.err
+        client.delete("/v0/pipelines/whole")
         assert "there are no tests" in topics("test", str(written(tmp_path))).err
         assert topics("graph").out == "p  no runner\n  ◀─ topic a as v\n  ─▶ topic out\n"
         told = {"pipeline": "p", "runner": "r", "batchId": 7, "numInputRows": 10, "batchDuration": 500}

@@ -98,7 +98,8 @@ def backfill(
 ) -> None:
     """Run a range of the sources once more through a pipeline into its sink, while the pipeline itself continues.
 
-    The range is one transaction: if the command is interrupted, repeat it. What the pipeline wrote before stays.
+    The range is one transaction: if the command is interrupted, repeat it, with the times that it has printed if they
+    were spans. What the pipeline wrote before stays.
     """
     import msgspec
 
@@ -108,19 +109,22 @@ def backfill(
     from topics_spark.pipelines.assignment import RunnerConfig
     from topics_spark.pipelines.checking import local_spark
     from topics_spark.pipelines.checkpoints.places import tables_place
+    from topics_spark.pipelines.operating.backfill import Backfill, check_backfill, run
 
     with access.open() as client:
         point_at(client.url, access.key)
         pipeline = client.pipeline(name)
         definition = msgspec.convert(pipeline.definition, PipelineRequest)
         span = _span(since, until)
+        # A span ago is another range each time, and would be written twice.
+        if times := _times(span):
+            say(f"{name}: the range is {times}")
+        check_backfill(definition, span)
         config = RunnerConfig("", tables_place(client, tables), tuple(allow_python or ()))
         spark = local_spark("topics pipelines backfill", master, spark_conf(packages, config.tables_dir, conf))
         try:
-            from topics_spark.pipelines.operating.backfill import Backfill, check_backfill, run
             from topics_spark.pipelines.pipeline_run import words_of
 
-            check_backfill(definition, span)
             wanted = Backfill(name, definition, pipeline.generation, span)
             done = client.txn(wanted.app).version
             if done is not None and not again:
@@ -157,6 +161,13 @@ def _span(since: str | None, until: str | None) -> Span:
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise CommandFailed("--from must be before --to")
     return Span(from_ms=from_ms, to_ms=to_ms)
+
+
+def _times(span: Span) -> str:
+    from topics.cli.spans import shown_time
+
+    bounds = (("--from", span.from_ms), ("--to", span.to_ms))
+    return " ".join(f"{flag} {shown_time(ms)}" for flag, ms in bounds if ms is not None)
 
 
 Pipelines = Annotated[
