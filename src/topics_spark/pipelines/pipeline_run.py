@@ -136,7 +136,7 @@ class PipelineRun:
     def _fresh_batches(self, query: StreamingQuery | JobQuery) -> list[dict[str, Any]]:
         """Batch numbers alone are not enough: Spark reports a number while it is idle, and again with its batch."""
         seen = moment_of(self._heard)
-        heard = [cast("dict[str, Any]", json.loads(progress.json)) for progress in query.recentProgress]
+        heard = [counted_once(json.loads(progress.json)) for progress in query.recentProgress]
         fresh = [progress for progress in heard if moment_of(progress) > seen]
         batches = [progress for progress in fresh if not is_idle(progress)]
         self._heard = fresh[-1] if fresh else self._heard
@@ -231,6 +231,23 @@ def is_initializing(query: StreamingQuery | JobQuery) -> bool:
 
 def moment_of(progress: dict[str, Any]) -> tuple[str, int]:
     return progress.get("timestamp", ""), int(progress.get("batchId", -1))
+
+
+def counted_once(progress: dict[str, Any]) -> dict[str, Any]:
+    """Spark's report with each record as one row: topics whose records can be rejected have up to three readers."""
+    rows: dict[str, int] = {}
+    for source in progress.get("sources") or ():
+        end = source.get("endOffset")
+        topics = (
+            " ".join(sorted(cast("dict[str, Any]", end))) if isinstance(end, dict) else str(source.get("description"))
+        )
+        rows[topics] = max(rows.get(topics, 0), int(source.get("numInputRows", 0)))
+    once, read = sum(rows.values()), int(progress.get("numInputRows", 0))
+    if not 0 < once < read:
+        return progress
+    rates = ("inputRowsPerSecond", "processedRowsPerSecond")
+    scaled = {name: progress[name] * once / read for name in rates if isinstance(progress.get(name), (int, float))}
+    return {**progress, "numInputRows": once, **scaled}
 
 
 def is_idle(progress: dict[str, Any]) -> bool:
