@@ -228,6 +228,13 @@ def test_the_commands_do_what_they_say(tmp_path: Path) -> None:
         assert "must end in" in topics("history", "p", "--plot", "p.doc").err
         status = {"state": "running", "runner": "r", "batch": 8, "spark_ui": "http://host:4040"}
         client.post("/v0/pipelines/p/status", {**status, "progress": {"batchDuration": 1500}, "unmet": {"x": 2}})
+        log = [{"ts": 1_795_000_000_000 + n, "level": "warning", "message": f"batch {n}: late"} for n in range(12)]
+        client.post("/v0/pipelines/p/status", {**status, "unmet": {"x": 2, "y": 1}, "log": log})
+        shown = topics("status", "p").out
+        assert re.search(r"^unmet +x 2, y 1$", shown, re.MULTILINE), shown
+        assert shown.endswith("  2026-11-18T11:06:40.011Z  warning  batch 11: late\n"), shown
+        assert "batch 1: late" not in shown
+        client.post("/v0/pipelines/p/status", {**status, "progress": {"batchDuration": 1500}, "unmet": {"x": 2}})
         seen = topics("watch", "--count", "1").out
         assert "1.5 s" in seen
         assert "http://host:4040" in seen
