@@ -115,10 +115,7 @@ def backfill(
         point_at(client.url, access.key)
         pipeline = client.pipeline(name)
         definition = msgspec.convert(pipeline.definition, PipelineRequest)
-        span = _span(since, until)
-        # A span ago is another range each time, and would be written twice.
-        if times := _times(span):
-            say(f"{name}: the range is {times}")
+        span = _span(name, since, until)
         check_backfill(definition, span)
         config = RunnerConfig("", tables_place(client, tables), tuple(allow_python or ()))
         spark = local_spark("topics pipelines backfill", master, spark_conf(packages, config.tables_dir, conf))
@@ -145,8 +142,8 @@ def backfill(
             spark.stop()
 
 
-def _span(since: str | None, until: str | None) -> Span:
-    from topics.cli.spans import moment_ms
+def _span(name: str, since: str | None, until: str | None) -> Span:
+    from topics.cli.spans import moment_ms, shown_time
     from topics_spark.pipelines.operating.backfill import Span
 
     if since is None and until is None:
@@ -160,14 +157,12 @@ def _span(since: str | None, until: str | None) -> Span:
     to_ms = None if until is None else moment_ms(until, "--to")
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise CommandFailed("--from must be before --to")
+    # A span ago is another range each time, and would be written twice.
+    bounds = " ".join(
+        f"{flag} {shown_time(ms)}" for flag, ms in (("--from", from_ms), ("--to", to_ms)) if ms is not None
+    )
+    say(f"{name}: the range is {bounds}")
     return Span(from_ms=from_ms, to_ms=to_ms)
-
-
-def _times(span: Span) -> str:
-    from topics.cli.spans import shown_time
-
-    bounds = (("--from", span.from_ms), ("--to", span.to_ms))
-    return " ".join(f"{flag} {shown_time(ms)}" for flag, ms in bounds if ms is not None)
 
 
 Pipelines = Annotated[
