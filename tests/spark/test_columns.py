@@ -17,7 +17,8 @@ from topics.engine.log.run_columns import ALL, block_columns
 from topics.model.requests.batch import check_batch, render
 from topics.model.requests.records import append_decoder
 from topics.model.settings import Settings
-from topics_spark.payloads.columns import SCHEMA, line_columns
+from topics_spark.payloads import columns
+from topics_spark.payloads.columns import SCHEMA, Lines
 
 TS = 1_748_450_001_000
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
@@ -50,6 +51,17 @@ def records(draw: st.DrawFn) -> list[dict[str, Any]]:
 def block_of(wished: list[dict[str, Any]], first_seq: int = 1, ts: int = TS) -> Block:
     request = append_decoder.decode(json.dumps({"records": wished}).encode())
     return Block.whole(render(request, first_seq, ts, bare=check_batch(request, Settings())), 0)
+
+
+def line_columns(chunk: bytes, wants: frozenset[str] = ALL) -> Lines:
+    """Cut by Arrow; the same comes of decoding, as for a few lines."""
+    few = columns.line_columns(chunk, wants)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(columns, "DECODED_BYTES", 0)
+        cut = columns.line_columns(chunk, wants)
+    assert (few.records, few.others, few.columns.keys()) == (cut.records, cut.others, cut.columns.keys())
+    assert all(few.columns[name].equals(cut.columns[name]) for name in wants)
+    return cut
 
 
 def expected(block: Block) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from tests.spark.pipeline_world import World
 from tests.spark.runner_process import running, until
 from topics.client import Client, Record, TopicNotFound
 from topics_spark.pipelines import tables
-from topics_spark.pipelines.pipeline_run import problem_of, unmet_of, words_of
+from topics_spark.pipelines.pipeline_run import counted_once, problem_of, unmet_of, words_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SCHEMA = "id BIGINT, total DOUBLE, at TIMESTAMP"
@@ -61,8 +61,10 @@ def test_rows_are_counted_dropped_and_set_aside_in_one_transaction(world: World)
         "sink": world.sink("out", tag="id"),
         "expect": {**EXPECT, "positive": positive},
     }
-    found = observed(world, definition)
+    batches = world.run(definition)
+    found = {name: rows for batch in batches for name, rows in unmet_of(batch).items()}
     assert found == {"known": 1, "cheap": 2, "positive": 2, "orders.dead_letter": 3}
+    assert sum(counted_once(batch)["numInputRows"] for batch in batches) == 10
     assert [(row.tag, row.data) for row in world.read("out")] == [
         ("1", {"id": 1, "total": 5.0}),
         (None, {"total": 6.0}),

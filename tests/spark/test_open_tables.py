@@ -173,6 +173,9 @@ def test_an_older_row_does_not_replace_a_newer_one(world: World, format: str) ->
     world.append({"id": 1, "v": "late", "at": 5}, {"id": 2, "v": "other", "at": 1})
     world.run(definition)
     assert world.rows() == [(1, "new", 9), (2, "other", 1)]
+    world.append({"id": 1, "v": "same", "at": 9}, {"id": 1, "v": "later", "at": 9}, {"id": 2, "v": "other", "at": 1})
+    world.run(definition)
+    assert world.rows() == [(1, "later", 9), (2, "other", 1)]
 
 
 @every_format

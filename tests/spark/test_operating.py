@@ -15,6 +15,7 @@ from topics_spark.pipelines.checking import check_streaming
 from topics_spark.pipelines.definition import load_cases, parse
 from topics_spark.pipelines.operating import explaining
 from topics_spark.pipelines.operating.backfill import Backfill, Span, check_backfill, run
+from topics_spark.source.limits import LIMITED
 
 PAGE = (Path(__file__).parents[2] / "docs" / "PIPELINES.md").read_text()
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -210,7 +211,8 @@ def test_a_pipeline_has_its_own_settings_and_a_checkpoint_keeps_its_state_store(
         "spark": {"spark.sql.shuffle.partitions": 1, "spark.sql.ansi.enabled": False},
     }
     batches = world.run(definition)
-    assert [batch["numInputRows"] for batch in batches if batch["numInputRows"]] == [2, 1]
+    # Spark 4.1 does not let a source bound its batches.
+    assert [batch["numInputRows"] for batch in batches if batch["numInputRows"]] == ([2, 1] if LIMITED else [3])
     state = batches[0]["stateOperators"][0]
     assert state["numShufflePartitions"] == 1
     assert "rocksdbPutCount" in str(state["customMetrics"]), "it is kept for a day"

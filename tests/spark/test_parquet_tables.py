@@ -127,6 +127,22 @@ def test_update_keeps_one_row_of_a_group_and_older_rows_lose(world: World, tmp_p
     assert [row[:2] for row in dated.rows()] == [(1, "new"), (2, "other")]
 
 
+@pytest.mark.parametrize("newest_by", ["at", None])
+def test_of_equally_new_rows_the_later_record_stays(world: World, newest_by: str | None) -> None:
+    """A state and its end in the same second; without a column to tell, the record that was appended later."""
+    at = "2026-01-09T00:00:00Z"
+    states = "SELECT id, v, at, gone FROM rows"
+    some = {"key": ["id"], "deleted": "gone"} | ({} if newest_by is None else {"newest_by": newest_by})
+    made = [{"id": n, "v": "paid", "at": at} for n in range(20)]
+    ended = [{"id": n, "v": "ended", "at": at, "gone": n % 2 == 0} for n in range(20)]
+    world.append(*made, *ended)
+    world.run(states, **some)
+    assert sorted(row[:2] for row in world.rows()) == [(n, "ended") for n in range(1, 20, 2)]
+    world.append({"id": 1, "v": "again", "at": at}, {"id": 3, "at": at, "gone": True})
+    world.run(states, **some)
+    assert sorted(row[:2] for row in world.rows()) == [(1, "again"), *((n, "ended") for n in range(5, 20, 2))]
+
+
 def test_compaction_of_any_table_keeps_its_rows_and_columns(world: World) -> None:
     for number in range(3):
         world.append({"id": number, "v": "a", "at": "2026-01-05T12:00:00.123456Z"})

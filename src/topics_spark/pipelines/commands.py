@@ -43,6 +43,7 @@ Files = Annotated[
     typer.Argument(help="Definitions in TOML, YAML or JSON.", metavar="FILE...", show_default=False),
 ]
 INPUTS_SHOWN_MAX = 20
+LOG_SHOWN_MAX = 10
 CheckTables = Callable[["Client", "dict[str, PipelineRequest]"], None]
 
 
@@ -200,6 +201,8 @@ def _row(pipeline: Pipeline) -> tuple[object, ...]:
 @takes_client
 def show_status(client: Client, name: Name, output: Output = "text") -> None:
     """Show the last report of a pipeline's runner. Exit code 1 if it does not run."""
+    from topics.cli.spans import shown_time
+
     pipeline = client.pipeline(name)
     status = pipeline.status or {"state": "no runner has it"}
     if output == "json":
@@ -210,11 +213,16 @@ def show_status(client: Client, name: Name, output: Output = "text") -> None:
             shown["oldest_unread"] = age(pipeline.oldest_unread_ts)
         if failed_ts := status.get("last_error_ts"):
             shown["last_error_ts"] = f"{age(failed_ts)} ago"
-        print_fields((field, value) for field, value in shown.items() if value is not None and field != "progress")
+        if unmet := status.get("unmet"):
+            shown["unmet"] = ", ".join(f"{rule} {rows}" for rule, rows in unmet.items())
+        apart = ("progress", "log")
+        print_fields((field, value) for field, value in shown.items() if value is not None and field not in apart)
         behind = pipeline.inputs[:INPUTS_SHOWN_MAX]
         print_fields((f"  {each.topic}", f"{each.lag} behind, at {each.seq} of {each.head_seq}") for each in behind)
         if progress := status.get("progress"):
-            print_fields((f"  {field}", value) for field, value in progress.items())
+            print_fields((f"  {field}", value) for field, value in progress.items() if field != "unmet")
+        lines = status.get("log", [])[-LOG_SHOWN_MAX:]
+        print_fields((f"  {shown_time(line['ts'])}", f"{line['level']}  {line['message']}") for line in lines)
     if status["state"] not in ("running", "idle", "starting"):
         raise typer.Exit(NOT_SO)
 

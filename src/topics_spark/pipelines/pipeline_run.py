@@ -34,6 +34,9 @@ ERROR_CHARS_MAX: Final = 4_000
 # What Spark wraps into the story of a failed task.
 _NOT_MET: Final = re.compile(rf"expectation \S+ {NOT_MET} .*?(?=(?:\.? SQLSTATE)|\n|$)")
 
+# Where the text is wrong; the plan of the whole query follows.
+_PLACE: Final = re.compile(r"(; line \d+,? pos \d+);\n.*", re.DOTALL)
+
 
 class Start(Protocol):
     """Starts the query of an assignment; what it raises is the pipeline's failure, not the runner's."""
@@ -133,7 +136,7 @@ class PipelineRun:
     def _fresh_batches(self, query: StreamingQuery | JobQuery) -> list[dict[str, Any]]:
         """Batch numbers alone are not enough: Spark reports a number while it is idle, and again with its batch."""
         seen = moment_of(self._heard)
-        heard = [cast("dict[str, Any]", json.loads(progress.json)) for progress in query.recentProgress]
+        heard = [counted_once(json.loads(progress.json)) for progress in query.recentProgress]
         fresh = [progress for progress in heard if moment_of(progress) > seen]
         batches = [progress for progress in fresh if not is_idle(progress)]
         self._heard = fresh[-1] if fresh else self._heard
@@ -230,6 +233,23 @@ def moment_of(progress: dict[str, Any]) -> tuple[str, int]:
     return progress.get("timestamp", ""), int(progress.get("batchId", -1))
 
 
+def counted_once(progress: dict[str, Any]) -> dict[str, Any]:
+    """Spark's report with each record as one row: topics whose records can be rejected have up to three readers."""
+    rows: dict[str, int] = {}
+    for source in progress.get("sources") or ():
+        end = source.get("endOffset")
+        topics = (
+            " ".join(sorted(cast("dict[str, Any]", end))) if isinstance(end, dict) else str(source.get("description"))
+        )
+        rows[topics] = max(rows.get(topics, 0), int(source.get("numInputRows", 0)))
+    once, read = sum(rows.values()), int(progress.get("numInputRows", 0))
+    if not 0 < once < read:
+        return progress
+    rates = ("inputRowsPerSecond", "processedRowsPerSecond")
+    scaled = {name: progress[name] * once / read for name in rates if isinstance(progress.get(name), (int, float))}
+    return {**progress, "numInputRows": once, **scaled}
+
+
 def is_idle(progress: dict[str, Any]) -> bool:
     """Whether Spark only reports that it is alive."""
     return "durationMs" in progress and "addBatch" not in progress["durationMs"]
@@ -272,6 +292,7 @@ def brief(progress: dict[str, Any]) -> dict[str, Any]:
 def words_of(error: BaseException) -> str:
     """The first words of an error: Spark adds long plans and stack traces."""
     text = str(error).split("\n\nJVM stacktrace:")[0].split("\n== ")[0].strip()
+    text = _PLACE.sub(r"\1", text)
     if found := _NOT_MET.search(text):
         text = found[0]
     return (text or type(error).__name__)[:ERROR_CHARS_MAX]

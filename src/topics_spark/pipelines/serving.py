@@ -52,12 +52,13 @@ def serve(
     conf: Mapping[str, str],
 ) -> None:
     from topics_spark.pipelines.runner import Runner
-    from topics_spark.start import session
+    from topics_spark.start import quiet_errors, session
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     # A line for every request would hide the events of pipelines.
     for library in ("httpx2", "httpcore2", "py4j"):
         logging.getLogger(library).setLevel(logging.WARNING)
+    quiet_errors()
     stop = threading.Event()
     _stop_on_signals(stop)
     name = runner or f"{socket.gethostname()}-{os.getpid()}"

@@ -12,7 +12,7 @@ from topics_spark.options import SourceOptions
 from topics_spark.source.backends import backend_of
 from topics_spark.source.planning import batch_ranges
 from topics_spark.source.ranges import FileShare, Share
-from topics_spark.source.rows import Batch, RowBuilder
+from topics_spark.source.rows import Batch, RowBuilder, merged
 from topics_spark.source.server import Server
 
 
@@ -34,6 +34,10 @@ class TopicsReader(DataSourceReader):
 
 
 def read_share(share: InputPartition, schema: StructType, options: SourceOptions) -> Iterator[Batch]:
+    return merged(_batches(share, schema, options))
+
+
+def _batches(share: InputPartition, schema: StructType, options: SourceOptions) -> Iterator[Batch]:
     rows = RowBuilder(schema, options)
     fail = options.fail_on_data_loss
     match share:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
@@ -28,6 +28,9 @@ class Records(NamedTuple):
     columns: Mapping[str, Column]
     rows: int
 
+
+# Each batch costs Spark the same, however few rows it has: those of small topics go to it together.
+ROWS_MIN: Final = 1000
 
 # What records provide; a row's topic is known before.
 READ: Final = frozenset(TYPES) - {"topic"}
@@ -96,3 +99,23 @@ class RowBuilder:
             columns = {name: column.filter(good) for name, column in columns.items()}
             count = len(columns["data"])
         return columns, count
+
+
+def merged(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The same rows in the same order, in batches of at least `ROWS_MIN` but for the last one."""
+    held: list[Batch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= ROWS_MIN:
+            yield _one(held)
+            held, rows = [], 0
+    if rows:
+        yield _one(held)
+
+
+def _one(batches: list[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

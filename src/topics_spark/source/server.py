@@ -27,6 +27,8 @@ from topics_spark.source.rows import Records
 log = logging.getLogger("topics_spark")
 
 CHUNK_BYTES = 2 * 1024 * 1024
+# An Arrow stream has a schema and an end of its own: for few records they cost the server more than lines do.
+LINES_MAX = 500
 
 
 class GapLine(msgspec.Struct, frozen=True):
@@ -112,10 +114,11 @@ class Server:
     ) -> Iterator[Records]:
         """Every record of the range that is not deleted; a gap fails the read, or is logged with its range.
 
-        Arrow if the server has it. Lines continue what breaks: their export reconnects until the time limit.
+        Arrow for many records, if the server has it. Lines continue what breaks: their export reconnects until the
+        time limit.
         """
         try:
-            if self._link.has_arrow:
+            if self._link.has_arrow and wanted.seqs > LINES_MAX:
                 try:
                     for records, seq in self._arrow(wanted, nodes, columns, fail_on_data_loss=fail_on_data_loss):
                         wanted = wanted._replace(from_seq=seq)

@@ -245,10 +245,9 @@ def started(master: str | None, conf: dict[str, str]) -> SparkSession:
     import logging
 
     from topics_spark.sql.views import SESSION_SETTINGS
-    from topics_spark.start import session
+    from topics_spark.start import quiet_errors, session
 
-    # Both logs of Spark say at length what is one line here.
-    logging.getLogger("SQLQueryContextLogger").disabled = True
+    quiet_errors()
     # Ctrl-C ends a call to Java in the middle, which its client reports with a stack for every step that fails then.
     for library in ("py4j", "py4j.java_gateway", "py4j.clientserver"):
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)

@@ -98,7 +98,8 @@ def backfill(
 ) -> None:
     """Run a range of the sources once more through a pipeline into its sink, while the pipeline itself continues.
 
-    The range is one transaction: if the command is interrupted, repeat it. What the pipeline wrote before stays.
+    The range is one transaction: if the command is interrupted, repeat it, with the times that it has printed if they
+    were spans. What the pipeline wrote before stays.
     """
     import msgspec
 
@@ -108,19 +109,19 @@ def backfill(
     from topics_spark.pipelines.assignment import RunnerConfig
     from topics_spark.pipelines.checking import local_spark
     from topics_spark.pipelines.checkpoints.places import tables_place
+    from topics_spark.pipelines.operating.backfill import Backfill, check_backfill, run
 
     with access.open() as client:
         point_at(client.url, access.key)
         pipeline = client.pipeline(name)
         definition = msgspec.convert(pipeline.definition, PipelineRequest)
-        span = _span(since, until)
+        span = _span(name, since, until)
+        check_backfill(definition, span)
         config = RunnerConfig("", tables_place(client, tables), tuple(allow_python or ()))
         spark = local_spark("topics pipelines backfill", master, spark_conf(packages, config.tables_dir, conf))
         try:
-            from topics_spark.pipelines.operating.backfill import Backfill, check_backfill, run
             from topics_spark.pipelines.pipeline_run import words_of
 
-            check_backfill(definition, span)
             wanted = Backfill(name, definition, pipeline.generation, span)
             done = client.txn(wanted.app).version
             if done is not None and not again:
@@ -141,8 +142,8 @@ def backfill(
             spark.stop()
 
 
-def _span(since: str | None, until: str | None) -> Span:
-    from topics.cli.spans import moment_ms
+def _span(name: str, since: str | None, until: str | None) -> Span:
+    from topics.cli.spans import moment_ms, shown_time
     from topics_spark.pipelines.operating.backfill import Span
 
     if since is None and until is None:
@@ -156,6 +157,11 @@ def _span(since: str | None, until: str | None) -> Span:
     to_ms = None if until is None else moment_ms(until, "--to")
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise CommandFailed("--from must be before --to")
+    # A span ago is another range each time, and would be written twice.
+    bounds = " ".join(
+        f"{flag} {shown_time(ms)}" for flag, ms in (("--from", from_ms), ("--to", to_ms)) if ms is not None
+    )
+    say(f"{name}: the range is {bounds}")
     return Span(from_ms=from_ms, to_ms=to_ms)
 
 

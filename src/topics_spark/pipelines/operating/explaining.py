@@ -9,6 +9,7 @@ from topics.model.requests.pipelines import JOBS, PipelineRequest, PipelineSourc
 from topics_spark.pipelines.building import EVERY_DEFAULT, build
 from topics_spark.pipelines.checking import check_streaming
 from topics_spark.pipelines.sources import BATCH_RECORDS_MAX
+from topics_spark.source.limits import LIMITED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,8 @@ def described(name: str, definition: PipelineRequest) -> Iterator[tuple[str, str
     yield "computes", _transformation(definition)
     yield "runs", _trigger(definition)
     if definition.use not in JOBS:
-        yield "batch", f"at most {definition.batch_records or BATCH_RECORDS_MAX} records of each source"
+        bound = f"at most {definition.batch_records or BATCH_RECORDS_MAX} records of each source"
+        yield "batch", bound if LIMITED else "all records that are there: Spark 4.1 cannot bound it"
         yield "mode", definition.output_mode or "append"
         yield "state", f"{definition.store()}, if it has any"
     for setting, value in (definition.spark or {}).items():
