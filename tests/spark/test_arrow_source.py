@@ -25,7 +25,7 @@ from topics_spark.source.links import link_to
 from topics_spark.source.planning import batch_ranges
 from topics_spark.source.ranges import Range
 from topics_spark.source.reading import read_share
-from topics_spark.source.rows import READ, ROWS_MIN, merged
+from topics_spark.source.rows import HELD_BYTES_MAX, READ, ROWS_MIN, merged
 from topics_spark.source.server import Server
 
 Rows = list[dict[str, Any]]
@@ -137,6 +137,20 @@ def test_merged_batches_have_the_same_rows_in_the_same_order(sizes: list[int]) -
     assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(sum(sizes)))
     assert all(batch.num_rows >= ROWS_MIN for batch in found[:-1])
     assert all(batch.num_rows for batch in found)
+
+
+def test_large_records_are_not_gathered() -> None:
+    large = pa.RecordBatch.from_pydict({"data": pa.array(["x" * HELD_BYTES_MAX])})
+    given: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(5):
+            given.append(number)
+            yield large
+
+    found = merged(batches())
+    assert [(next(found).num_rows, len(given)) for _ in range(5)] == [(1, count) for count in range(1, 6)]
+    assert not list(found)
 
 
 @contextmanager

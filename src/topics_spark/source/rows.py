@@ -29,8 +29,9 @@ class Records(NamedTuple):
     rows: int
 
 
-# Each batch costs Spark the same, however few rows it has: those of small topics go to it together.
+# Each batch costs Spark the same, however few rows it has: small ones go to it together.
 ROWS_MIN: Final = 1000
+HELD_BYTES_MAX: Final = 1024 * 1024
 
 # What records provide; a row's topic is known before.
 READ: Final = frozenset(TYPES) - {"topic"}
@@ -102,20 +103,21 @@ class RowBuilder:
 
 
 def merged(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """The same rows in the same order, in batches of at least `ROWS_MIN` but for the last one."""
+    """The same rows in the same order, in batches that are large enough but for the last one."""
     held: list[Batch] = []
-    rows = 0
+    rows = held_bytes = 0
     for batch in batches:
         held.append(batch)
         rows += batch.num_rows
-        if rows >= ROWS_MIN:
-            yield _one(held)
-            held, rows = [], 0
-    if rows:
-        yield _one(held)
+        held_bytes += batch.nbytes
+        if rows >= ROWS_MIN or held_bytes >= HELD_BYTES_MAX:
+            yield from _joined(held)
+            held, rows, held_bytes = [], 0, 0
+    yield from _joined(held)
 
 
-def _one(batches: list[Batch]) -> Batch:
-    if len(batches) == 1:
-        return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+def _joined(batches: list[Batch]) -> Iterator[Batch]:
+    """One batch, or more if one cannot hold all their bytes; none without rows."""
+    if batches:
+        joined = pa.Table.from_batches(batches).combine_chunks()
+        yield from (batch for batch in joined.to_batches() if batch.num_rows)

@@ -13,36 +13,37 @@ from topics.storage.wal.wal import LogSpan
 # What is due has more than `piece_bytes` if much was synced at once, or a start finds what was not shipped. A request
 # is given up after some seconds and repeated with the same bytes, so one that is too long would never end.
 PIECE_BYTES_TIMES_MAX = 4
+# Frames are looked for between reads, which let other threads run.
+WINDOW_BYTES = 256 * 1024
 
 
 def read_frames(disk: Disk, span: LogSpan, bytes_max: int) -> bytes:
     """The frames at the start of a span: those that fit, and always the first one."""
-    wanted_bytes = span.to_position - span.from_position
+    wanted_bytes, bytes_max = span.to_position - span.from_position, max(bytes_max, FRAME_HEADER_BYTES)
     fd = disk.open(span.path, os.O_RDONLY)
     try:
-        data = _read(disk, fd, span, min(wanted_bytes, max(bytes_max, FRAME_HEADER_BYTES)))
-        if len(data) == wanted_bytes:
-            return data
-        end = _frames_end(data, span)
-        return data[:end] if end <= len(data) else _read(disk, fd, span, end)
+        if wanted_bytes <= bytes_max:
+            return _read(disk, fd, span, 0, wanted_bytes)
+        data, end, frame_bytes = bytearray(), 0, None
+        while len(data) < bytes_max:
+            data += _read(disk, fd, span, len(data), min(WINDOW_BYTES, bytes_max - len(data)))
+            while (frame_bytes := _frame_bytes(data, end, span)) and end + frame_bytes <= len(data):
+                end += frame_bytes
+        if end:
+            return bytes(data[:end])
+        if not frame_bytes:
+            raise OSError(errno.EIO, f"{span.path} has no frame at position {span.from_position}")
+        return _read(disk, fd, span, 0, frame_bytes)
     finally:
         disk.close(fd)
 
 
-def _read(disk: Disk, fd: int, span: LogSpan, length: int) -> bytes:
-    data = disk.pread(fd, length, span.offset_of(span.from_position))
+def _read(disk: Disk, fd: int, span: LogSpan, start: int, length: int) -> bytes:
+    data = disk.pread(fd, length, span.offset_of(span.from_position + start))
     if len(data) != length:
         raise OSError(errno.EIO, f"{span.path} ends before position {span.to_position}")
     return data
 
 
-def _frames_end(data: bytes, span: LogSpan) -> int:
-    """Where the last whole frame ends, or the first one, of which there may be more than `data` has."""
-    end = 0
-    while True:
-        frame_bytes = whole_frame_bytes(data[end : end + FRAME_HEADER_BYTES], span.from_position + end, span.salt)
-        if end and (frame_bytes is None or end + frame_bytes > len(data)):
-            return end
-        if frame_bytes is None:
-            raise OSError(errno.EIO, f"{span.path} has no frame at position {span.from_position}")
-        end += frame_bytes
+def _frame_bytes(data: bytearray, at: int, span: LogSpan) -> int | None:
+    return whole_frame_bytes(bytes(data[at : at + FRAME_HEADER_BYTES]), span.from_position + at, span.salt)
