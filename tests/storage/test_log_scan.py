@@ -80,7 +80,8 @@ def test_what_the_first_bytes_of_a_file_say(tmp_path: Path, same_boot: bool) -> 
         (encode_file_header(HEADER._replace(shard=4)), HeaderState.DAMAGED),
     ):
         (tmp_path / log_name(7)).write_bytes(content)
-        (tmp_path / "spare-7").write_bytes(content)
+        for other in ("!", "spare-7"):
+            (tmp_path / other).write_bytes(content)
         (found,) = find_files(Disk(), str(tmp_path), 3, same_boot)
         header = HEADER if state is HeaderState.GOOD else FileHeader(3, 7, 0, 0)
         assert found == FoundFile(str(tmp_path / log_name(7)), 7, len(content), state, header)
