@@ -210,3 +210,8 @@ def test_a_large_frame_of_a_file_that_was_cut_meanwhile_is_none(tmp_path: Path) 
     with found_file(tmp_path / "log", frame(bytes(2 * PIECE_BYTES), 1000)) as (file, fd):
         os.truncate(tmp_path / "log", PIECE_BYTES)
         assert at_once(read_large(Disk(), fd, file, FILE_HEADER_BYTES, None)) is None
+
+
+def test_a_frame_without_a_body_at_the_very_end_is_found(tmp_path: Path) -> None:
+    with found_file(tmp_path / "log", frame(b"", 1000)) as (file, fd):
+        assert list(good_frames(Disk(), fd, file, FILE_HEADER_BYTES, file.size)) == [(64, (1000, 0, 0)), None]
