@@ -733,6 +733,10 @@ def test_a_file_is_the_power_of_two_that_its_first_frame_needs(tmp_path: Path, f
     assert file.stat().st_size == steps * FIRST_FILE_BYTES
 
 
+def test_a_file_has_256_kib_to_64_mib_and_the_reserve_an_eighth() -> None:
+    assert (FIRST_FILE_BYTES, FILE_BYTES_MAX, RESERVE_SHARE) == (256 << 10, 64 << 20, 8)
+
+
 def test_files_are_as_large_as_the_log_before_them_within_bounds(tmp_path: Path) -> None:
     wal = new_log(Disk(), tmp_path / "wal", file_bytes=4 * FIRST_FILE_BYTES)
     fill(wal, [bytes(FIRST_FILE_BYTES // 4)] * 60)
