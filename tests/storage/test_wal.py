@@ -24,7 +24,7 @@ from topics.storage.disk import Buffer, Disk, write_all
 from topics.storage.wal import wal as wal_module
 from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
 from topics.storage.wal.log_file import FILE_BYTES as FILE_BYTES_MAX
-from topics.storage.wal.log_file import FIRST_FILE_BYTES, RESERVE_SHARE
+from topics.storage.wal.log_file import FIRST_FILE_BYTES, RESERVE_SHARE, LogTail
 from topics.storage.wal.log_scan import read_window
 from topics.storage.wal.wal import PIECES_MAX, UNSYNCED_BYTES_MAX, Wal
 
@@ -733,8 +733,9 @@ def test_a_file_is_the_power_of_two_that_its_first_frame_needs(tmp_path: Path, f
     assert file.stat().st_size == steps * FIRST_FILE_BYTES
 
 
-def test_a_file_has_256_kib_to_64_mib_and_the_reserve_an_eighth() -> None:
-    assert (FIRST_FILE_BYTES, FILE_BYTES_MAX, RESERVE_SHARE) == (256 << 10, 64 << 20, 8)
+def test_a_file_has_256_kib_to_64_mib_and_the_reserve_an_eighth(tmp_path: Path) -> None:
+    wal = Wal(Disk(), str(tmp_path), LogTail(1, 0, []))
+    assert (FIRST_FILE_BYTES, wal._files.file_bytes, RESERVE_SHARE) == (256 << 10, 64 << 20, 8)
 
 
 def test_files_are_as_large_as_the_log_before_them_within_bounds(tmp_path: Path) -> None:
