@@ -770,6 +770,17 @@ def test_on_a_disk_that_fills_up_files_get_smaller_and_a_reserve_stays(
     wal.append(bytes(FIRST_FILE_BYTES // 2), urgent=True)
 
 
+def test_a_spare_that_is_too_small_for_the_next_file_stays(tmp_path: Path) -> None:
+    wal = new_log(Disk(), tmp_path / "wal", file_bytes=8 * FIRST_FILE_BYTES)
+    fill(wal, [b"first"])
+    wal.prepare_spare()
+    spares = sorted((tmp_path / "wal").glob("spare-*"))
+    wal.append(bytes(FIRST_FILE_BYTES))
+    assert wal.unlink_one_trimmed() is False
+    assert sorted((tmp_path / "wal").glob("spare-*")) == spares
+    assert len(spares) == 2
+
+
 def test_after_trimming_files_are_small_again(tmp_path: Path) -> None:
     wal = new_log(Disk(), tmp_path / "wal", file_bytes=16 * FIRST_FILE_BYTES)
     while len(wal.file_starts()) < 6:
