@@ -1,4 +1,4 @@
-"""A module of the product with other bytes: what an import finds instead of the file."""
+"""A module of the product with other bytes: what an import finds in place of those on disk."""
 
 from __future__ import annotations
 

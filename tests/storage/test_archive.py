@@ -10,6 +10,7 @@ from xxhash import xxh3_64_hexdigest
 from topics.storage.archive import (
     END_BYTES,
     MANIFEST,
+    MANIFEST_BYTES_MAX,
     MANIFEST_FORMAT,
     ArchiveLength,
     ArchiveReader,
@@ -118,6 +119,7 @@ def wrong_archives() -> Iterator[tuple[str, bytes]]:
     yield "a newer format", archive(form=2)
     first = entry(*next(iter(FILES.items())))
     yield "a file twice", first + whole
+    yield "a manifest that is too long", header(MANIFEST, MANIFEST_BYTES_MAX + 1, TIME_MS // 1000)
     yield "a file missing", whole[len(first) :]
     yield "a file of another time", entry("meta.json", FILES["meta.json"], 1) + whole[len(first) :]
     info = tarfile.TarInfo("shard-00/packs/00000000000000000001.pack")

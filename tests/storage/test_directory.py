@@ -393,3 +393,64 @@ def test_a_replaced_file_is_the_old_or_the_new_one_whatever_fails(tmp_path: Path
         after = tmp_path / f"after-{seed}"
         disk.power_loss(root, after, mode, seed)  # type: ignore[reportArgumentType]
         assert read_file(Disk(), str(after / "meta.json")) in (old, new)
+
+
+# --- a directory that becomes vacant ---
+
+
+@pytest.mark.parametrize("cold", [True, False])
+@pytest.mark.parametrize("how", ["set aside", "emptied"])
+def test_a_directory_whose_data_is_moved_or_removed_is_vacant(tmp_path: Path, how: str, cold: bool) -> None:
+    directory = DataDirectory(Disk(), str(tmp_path / "data"), cold=str(tmp_path / "cold") if cold else None)
+    directory.open()
+    assert len(directory.file_paths) == (4 if cold else 3)
+    for kind, path in directory.file_paths.items():
+        (Path(path) / "file").write_text(kind)
+    (tmp_path / "data/other").write_text("other")
+
+    aside = directory.set_aside("aside", "other") if how == "set aside" else directory.empty()
+    if aside is None:
+        directory.empty()
+
+    assert directory.vacant
+    assert directory.previous == Meta("", True, 0)
+    assert not any(Path(path).exists() for path in directory.file_paths.values())
+    assert not any((tmp_path / "data" / name).exists() for name in META_FILES)
+    found = {file.read_text() for file in tmp_path.rglob("file")}
+    if aside is None:
+        assert found == set()
+    else:
+        assert found == set(directory.file_paths)
+        assert sorted(file.name for file in Path(aside).iterdir()) == sorted([*META_FILES, "other", "shard-00"])
+    directory.close()
+
+
+def test_what_a_restore_left_is_cleared_and_the_rest_stays(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    for path in (directory.wal_path, directory.restoring_path):
+        Path(path).mkdir(parents=True, exist_ok=True)
+        (Path(path) / "file").write_text("left")
+    (tmp_path / "other").write_text("other")
+    for _ in range(2):
+        directory.clear_unfinished()
+        assert list(Path(directory.restoring_path).iterdir()) == []
+        assert not Path(directory.wal_path).exists()
+    assert (tmp_path / "other").read_text() == "other"
+    directory.close()
+
+
+def test_an_unfinished_restore_is_not_served(tmp_path: Path) -> None:
+    Path(DataDirectory(Disk(), str(tmp_path)).restoring_path).mkdir()
+    with pytest.raises(DataDirIncompatible, match="unfinished restore"):
+        opened(tmp_path)
+
+
+def test_a_meta_file_that_cannot_be_replaced_is_not_overwritten_unless_the_disk_is_full(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    directory = opened(tmp_path, disk)
+    before = [(tmp_path / name).read_bytes() for name in META_FILES]
+    disk.fail("rename")
+    with pytest.raises(OSError, match="Input/output"):
+        directory.replace_meta(Meta("boot", False, 7))
+    assert [(tmp_path / name).read_bytes() for name in META_FILES] == before
+    directory.close()

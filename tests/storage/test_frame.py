@@ -101,7 +101,8 @@ def test_a_large_body_is_a_piece_of_its_own_and_not_copied() -> None:
     start, rest = encode(body, 7, 5, 3)
     assert rest is body
     assert verify(start + rest, 0, 7, 3) == (7, 5, len(body))
-    assert encode(body[:-1], 7, 5, 3)[1] is not body
+    smaller = body[:-1]
+    assert encode(smaller, 7, 5, 3)[1] is not smaller
     assert COPIED_BYTES_MAX == 262_144
 
 

@@ -80,7 +80,8 @@ def test_what_the_first_bytes_of_a_file_say(tmp_path: Path, same_boot: bool) -> 
         (encode_file_header(HEADER._replace(shard=4)), HeaderState.DAMAGED),
     ):
         (tmp_path / log_name(7)).write_bytes(content)
-        (tmp_path / "spare-7").write_bytes(content)
+        for other in ("!", "spare-7"):
+            (tmp_path / other).write_bytes(content)
         (found,) = find_files(Disk(), str(tmp_path), 3, same_boot)
         header = HEADER if state is HeaderState.GOOD else FileHeader(3, 7, 0, 0)
         assert found == FoundFile(str(tmp_path / log_name(7)), 7, len(content), state, header)
@@ -209,3 +210,8 @@ def test_a_large_frame_of_a_file_that_was_cut_meanwhile_is_none(tmp_path: Path) 
     with found_file(tmp_path / "log", frame(bytes(2 * PIECE_BYTES), 1000)) as (file, fd):
         os.truncate(tmp_path / "log", PIECE_BYTES)
         assert at_once(read_large(Disk(), fd, file, FILE_HEADER_BYTES, None)) is None
+
+
+def test_a_frame_without_a_body_at_the_very_end_is_found(tmp_path: Path) -> None:
+    with found_file(tmp_path / "log", frame(b"", 1000)) as (file, fd):
+        assert list(good_frames(Disk(), fd, file, FILE_HEADER_BYTES, file.size)) == [(64, (1000, 0, 0)), None]

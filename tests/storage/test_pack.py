@@ -331,3 +331,21 @@ def test_a_pack_can_be_read_at_every_moment_of_its_move(packs: Packs, disk: Faul
     mover.join()
 
     assert during == packs.read(extent) == b"content"
+
+
+def test_a_dead_pack_that_cannot_be_unlinked_is_left_to_the_next_start(
+    packs: Packs, disk: FaultyDisk, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (extent,) = write(packs, b"dead")
+    packs.release(extent)
+    disk.fail("unlink", path=".pack")
+    packs.sweep(keep=set())
+    assert "cannot unlink" in caplog.text
+    assert len(files(root)) == 1
+
+
+def test_what_is_not_there_is_released_and_given_up_in_vain_and_has_no_size(packs: Packs) -> None:
+    packs.release(Extent(99, 0, 10))
+    packs.forget(99)
+    with pytest.raises(DamagedData, match="is missing"):
+        packs.size_of(99)

@@ -14,10 +14,11 @@ from tests.patience import PATIENCE_S
 from tests.storage.logs import FILE_BYTES, bodies, log_files, new_log
 from topics.model.errors import StorageError, Throttled
 from topics.storage.disk import Disk
-from topics.storage.wal import wal
+from topics.storage.wal import sync_mark, wal
 from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader
 from topics.storage.wal.handover import Handover, LogChunk, WriteFailure
 from topics.storage.wal.log_file import LogFile, LogTail
+from topics.storage.wal.sync_mark import SyncMark
 from topics.storage.wal.syncer import Syncer, SyncFailed
 from topics.storage.wal.wal import HANDOVER_AFTER_S, HANDOVER_BYTES, Wal
 
@@ -156,6 +157,9 @@ def rings(syncer: Syncer) -> bool:
 def test_the_thread_is_woken_for_what_it_does_not_wait_for_already(tmp_path: Path) -> None:
     syncer = not_started(tmp_path / "wal", debt_bytes=2)
     log = syncer._wal
+    assert not rings(syncer), "nothing has happened"
+    log.ring()
+    assert rings(syncer)
     syncer.nudge()
     assert rings(syncer)
     syncer._counting = True
@@ -216,9 +220,11 @@ def test_ops_that_come_during_a_sync_share_the_next(rig: Rig) -> None:
     assert gate.reached.wait(WAIT_S_MAX)
     last = max(rig.commit(b"%d" % number) for number in range(20))
     assert rig.syncer.poll().synced_to == 0
+    rig.clock.now_s += 0.125
     gate.open()
 
     rig.wait_synced(last)
+    assert (rig.wal.stats.fsyncs_total, rig.wal.stats.fsync_us.sum_us) == (2, 125_000)
 
     assert first < last
     assert rig.disk.calls["fdatasync"] == 2
@@ -234,6 +240,11 @@ def test_a_sync_covers_only_what_was_written_before_it_began(rig: Rig) -> None:
     rig.wait_synced(first)
 
     assert rig.syncer.poll().synced_to == first
+
+
+def test_a_power_failure_loses_no_more_than_is_promised(tmp_path: Path) -> None:
+    syncer = Syncer(new_log(Disk(), tmp_path / "wal"), lambda: None)
+    assert (syncer._interval_s, syncer._debt_bytes) == (0.1, 8 << 20)
 
 
 def test_many_unsynced_bytes_are_synced_without_being_asked_for(tmp_path: Path) -> None:
@@ -289,6 +300,63 @@ def test_files_are_synced_in_order_and_closed_after_their_last_sync(rig: Rig) ->
     assert [file.fd >= 0 for file in rig.wal._files.sealed] == [False, False, False]
     rig.disk.power_loss(rig.path, rig.path.with_name("after"), "drop")
     assert len(bodies(rig.path.with_name("after"), same_boot=False)) == 11
+
+
+def test_a_file_that_ends_where_a_sync_does_is_closed_by_it(rig: Rig) -> None:
+    rig.wal.append(bytes(FILE_BYTES - FILE_HEADER_BYTES - FRAME_HEADER_BYTES))
+    rig.wal.append(b"buffered, for the next file")
+    end = rig.wal.written_to
+    rig.syncer.want_sync(end)
+    rig.wait_synced(end)
+    assert rig.syncer.poll() == (end, end)
+    assert [file.fd for file in rig.wal._files.sealed] == [-1]
+
+
+def test_the_name_of_a_file_is_made_durable_once(rig: Rig) -> None:
+    for number in range(3):
+        rig.wait_synced(rig.commit(b"%d" % number))
+    assert (rig.disk.calls["fdatasync.log"], rig.disk.calls["fsync_dir"]) == (3, 1)
+
+
+def test_the_thread_sleeps_while_there_is_nothing_to_do(tmp_path: Path) -> None:
+    looks = 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return 1.0
+
+    rig = Rig(tmp_path / "wal", clock=clock)
+    for number in range(20):
+        rig.wait_synced(rig.commit(b"%d" % number))
+        rig.write(b"not wanted")
+    for _ in range(1_000_000):
+        # Time in which the thread could look again and again.
+        pass
+    rig.syncer.stop()
+    # Some for each sync, and some for each time that the thread is woken.
+    assert looks < 400
+
+
+def test_the_mark_is_synced_a_while_later_even_if_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_mark, "SYNC_EVERY_S", 0.02)
+    disk = FaultyDisk()
+    log = new_log(disk, tmp_path / "wal")
+    told = threading.Event()
+    syncer = Syncer(log, told.set, mark=SyncMark(disk, str(tmp_path / "wal")))
+    later = disk.hold("fdatasync", nth=2, path="synced")
+    syncer.start()
+    for number in range(2):
+        log.append(b"%d" % number)
+        syncer.want_sync(log.flush())
+        while log.synced_to < log.written_to:
+            assert told.wait(WAIT_S_MAX)
+            told.clear()
+    assert later.reached.wait(WAIT_S_MAX)
+    later.open()
+    syncer.stop()
 
 
 def test_a_new_file_is_not_durable_before_its_name_is(rig: Rig) -> None:

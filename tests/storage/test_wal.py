@@ -24,7 +24,7 @@ from topics.storage.disk import Buffer, Disk, write_all
 from topics.storage.wal import wal as wal_module
 from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
 from topics.storage.wal.log_file import FILE_BYTES as FILE_BYTES_MAX
-from topics.storage.wal.log_file import FIRST_FILE_BYTES, RESERVE_SHARE
+from topics.storage.wal.log_file import FIRST_FILE_BYTES, RESERVE_SHARE, LogTail
 from topics.storage.wal.log_scan import read_window
 from topics.storage.wal.wal import PIECES_MAX, UNSYNCED_BYTES_MAX, Wal
 
@@ -733,6 +733,11 @@ def test_a_file_is_the_power_of_two_that_its_first_frame_needs(tmp_path: Path, f
     assert file.stat().st_size == steps * FIRST_FILE_BYTES
 
 
+def test_a_file_has_256_kib_to_64_mib_and_the_reserve_an_eighth(tmp_path: Path) -> None:
+    wal = Wal(Disk(), str(tmp_path), LogTail(1, 0, []))
+    assert (FIRST_FILE_BYTES, wal._files.file_bytes, RESERVE_SHARE) == (256 << 10, 64 << 20, 8)
+
+
 def test_files_are_as_large_as_the_log_before_them_within_bounds(tmp_path: Path) -> None:
     wal = new_log(Disk(), tmp_path / "wal", file_bytes=4 * FIRST_FILE_BYTES)
     fill(wal, [bytes(FIRST_FILE_BYTES // 4)] * 60)
@@ -763,6 +768,17 @@ def test_on_a_disk_that_fills_up_files_get_smaller_and_a_reserve_stays(
     assert [file.stat().st_size // FIRST_FILE_BYTES for file in (tmp_path / "wal").glob("spare-*")] == spares
     assert disk.used_bytes == disk_bytes // FIRST_FILE_BYTES * FIRST_FILE_BYTES, "nothing smaller is made"
     wal.append(bytes(FIRST_FILE_BYTES // 2), urgent=True)
+
+
+def test_a_spare_that_is_too_small_for_the_next_file_stays(tmp_path: Path) -> None:
+    wal = new_log(Disk(), tmp_path / "wal", file_bytes=8 * FIRST_FILE_BYTES)
+    fill(wal, [b"first"])
+    wal.prepare_spare()
+    spares = sorted((tmp_path / "wal").glob("spare-*"))
+    wal.append(bytes(FIRST_FILE_BYTES))
+    assert wal.unlink_one_trimmed() is False
+    assert sorted((tmp_path / "wal").glob("spare-*")) == spares
+    assert len(spares) == 2
 
 
 def test_after_trimming_files_are_small_again(tmp_path: Path) -> None:
