@@ -98,7 +98,7 @@ def backfill(
 ) -> None:
     """Run a range of the sources once more through a pipeline into its sink, while the pipeline itself continues.
 
-    The range is one transaction: repeat an interrupted command, with the times that it has printed. Earlier output stays.
+    The range is one transaction: repeat an interrupted command with the times that it has printed. Old output stays.
     """
     import msgspec
 
