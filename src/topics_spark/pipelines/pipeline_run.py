@@ -36,8 +36,8 @@ ERROR_CHARS_MAX: Final = 4_000
 # What Spark wraps into the story of a failed task.
 _NOT_MET: Final = re.compile(rf"expectation \S+ {NOT_MET} .*?(?=(?:\.? SQLSTATE)|\n|$)")
 
-# Where the text is wrong; the plan of the whole query follows.
-_PLACE: Final = re.compile(r"(; line \d+,? pos \d+);\n.*", re.DOTALL)
+# The end of what is said; the plan of the whole query follows.
+_SAID: Final = re.compile(r"(SQLSTATE: \w+|; line \d+,? pos \d+);\n.*", re.DOTALL)
 
 
 class Start(Protocol):
@@ -302,7 +302,7 @@ def brief(progress: dict[str, Any]) -> dict[str, Any]:
 def words_of(error: BaseException) -> str:
     """The first words of an error: Spark adds long plans and stack traces."""
     text = str(error).split("\n\nJVM stacktrace:")[0].split("\n== ")[0].strip()
-    text = _PLACE.sub(r"\1", text)
+    text = _SAID.sub(r"\1", text)
     if found := _NOT_MET.search(text):
         text = found[0]
     return (text or type(error).__name__)[:ERROR_CHARS_MAX]
