@@ -37,7 +37,7 @@ ERROR_CHARS_MAX: Final = 4_000
 _NOT_MET: Final = re.compile(rf"expectation \S+ {NOT_MET} .*?(?=(?:\.? SQLSTATE)|\n|$)")
 
 # The end of what is said; the plan of the whole query follows.
-_SAID: Final = re.compile(r"(SQLSTATE: \w+|; line \d+,? pos \d+);\n.*", re.DOTALL)
+_SAID: Final = re.compile(r"(SQLSTATE: \w+|; line \d+,? pos \d+);\n.*|;\n[^\n]*\n *\+- .*", re.DOTALL)
 
 
 class Start(Protocol):
