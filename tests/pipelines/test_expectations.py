@@ -110,19 +110,25 @@ def test_an_expectation_that_fails_is_a_problem_of_its_operator() -> None:
 
 
 def test_a_record_that_three_readers_have_read_is_one_row() -> None:
-    orders = {"description": "topics", "endOffset": {"a": {"seq": 8}, "b": {"seq": 1}}, "numInputRows": 8}
-    others = {"description": "topics", "endOffset": {"c": {"seq": 5}}, "numInputRows": 5}
-    later = {**orders, "endOffset": {"b": {"seq": 1}, "a": {"seq": 9}}, "numInputRows": 9}
-    batch = {"numInputRows": 30, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 60.0}
-    told = counted_once({**batch, "sources": [orders, later, orders, others]})
+    """Spark reports them as one source, or, if they have begun at different times, as several."""
+    start = {"a": {"epoch": 1, "seq": 2}}
+    end = {"a": {"epoch": 1, "seq": 10}, "b": {"epoch": 2, "from": 4, "seq": 5}}
+    shared = {"description": "topics", "startOffset": start, "endOffset": end, "numInputRows": 27}
+    apart = {"description": "topics", "endOffset": {"c": {"epoch": 1, "from": 0, "seq": 7}}, "numInputRows": 5}
+    batch = {"numInputRows": 37, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 74.0}
+    told = counted_once({**batch, "sources": [shared, apart, apart]})
     assert (told["numInputRows"], told["processedRowsPerSecond"], told["inputRowsPerSecond"]) == (14, 28.0, 0.0)
-    for alone in (batch, {**batch, "sources": [{**others, "numInputRows": 30}]}, {"batchId": 1}):
-        assert counted_once(alone) == alone
+    files = {"description": "files", "startOffset": None, "endOffset": {"logOffset": 3}, "numInputRows": 37}
+    for other in (batch, {**batch, "sources": [files]}, {**batch, "sources": []}, {"batchId": 1}):
+        assert counted_once(other) == other
 
 
 def test_an_error_of_spark_ends_where_its_plan_begins() -> None:
     story = "[UNRESOLVED_COLUMN] A column `x` cannot be resolved. SQLSTATE: 42703; line 2 pos 8;\n'Project ['x]\n+- R\n"
     assert words_of(RuntimeError(story)) == story.partition(";\n")[0]
+    for state in ("", " SQLSTATE: 0A000"):
+        story = f"Sorting is not supported on streaming DataFrames.{state};\nSort [n#1 ASC], true\n+- ~Project [n#1]\n"
+        assert words_of(RuntimeError(story)) == story.partition(";\n")[0]
 
 
 def test_a_batch_that_rejects_nothing_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

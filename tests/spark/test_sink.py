@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.serving import Client, serving
 from tests.spark.bounds import RUNS_TO_THE_END, bounded
-from tests.spark.conftest import SECRET
+from tests.spark.conftest import FORMATS, SECRET
 from topics_spark.errors import OptionError, ServerFailed
 from topics_spark.sink.data_sink import BatchWriter, SinkOptions
 from topics_spark.source.limits import LIMITED
@@ -159,8 +159,10 @@ def test_what_cannot_be_written_is_refused_before_any_task(
 def test_a_version_of_an_app_is_written_once(
     spark: SparkSession, client: Client, topic: str, save: Callable[..., None]
 ) -> None:
+    # Delta claims the other name for itself in a session that has its jars.
+    name = "txnNumber" if "delta" in FORMATS else "txnVersion"
     for version, value in ((5, 1), (5, 2), (4, 3), (6, 4)):
-        save(numbers(spark, value), topic=topic, txnApp=f"nightly-{topic}", txnVersion=version)
+        save(numbers(spark, value), topic=topic, txnApp=f"nightly-{topic}", **{name: version})
     assert client.payloads(topic) == [1, 4]
     assert client.get(f"/v0/txns/nightly-{topic}").json["version"] == 6
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -16,6 +17,7 @@ from topics_spark.errors import NeedsDecision
 from topics_spark.pipelines.assignment import DEAD_LETTER, NOT_MET, OBSERVED, Assignment
 from topics_spark.pipelines.schedule import Schedule
 from topics_spark.source.limits import LIMITED
+from topics_spark.source.offsets import Offsets, between, decoded
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -34,8 +36,8 @@ ERROR_CHARS_MAX: Final = 4_000
 # What Spark wraps into the story of a failed task.
 _NOT_MET: Final = re.compile(rf"expectation \S+ {NOT_MET} .*?(?=(?:\.? SQLSTATE)|\n|$)")
 
-# Where the text is wrong; the plan of the whole query follows.
-_PLACE: Final = re.compile(r"(; line \d+,? pos \d+);\n.*", re.DOTALL)
+# The end of what is said; the plan of the whole query follows.
+_SAID: Final = re.compile(r"(SQLSTATE: \w+|; line \d+,? pos \d+);\n.*|;\n[^\n]*\n *\+- .*", re.DOTALL)
 
 
 class Start(Protocol):
@@ -237,17 +239,25 @@ def counted_once(progress: dict[str, Any]) -> dict[str, Any]:
     """Spark's report with each record as one row: topics whose records can be rejected have up to three readers."""
     rows: dict[str, int] = {}
     for source in progress.get("sources") or ():
-        end = source.get("endOffset")
-        topics = (
-            " ".join(sorted(cast("dict[str, Any]", end))) if isinstance(end, dict) else str(source.get("description"))
-        )
-        rows[topics] = max(rows.get(topics, 0), int(source.get("numInputRows", 0)))
+        topics, found = str(source.get("description")), int(source.get("numInputRows", 0))
+        if (end := _offset(source.get("endOffset"))) is not None:
+            topics = " ".join(sorted(end))
+            # Spark makes one source of readers of the same topics, and adds up what they have read.
+            found = min(found, sum(each.seqs for each in between(_offset(source.get("startOffset")) or {}, end)))
+        rows[topics] = max(rows.get(topics, 0), found)
     once, read = sum(rows.values()), int(progress.get("numInputRows", 0))
     if not 0 < once < read:
         return progress
     rates = ("inputRowsPerSecond", "processedRowsPerSecond")
     scaled = {name: progress[name] * once / read for name in rates if isinstance(progress.get(name), (int, float))}
     return {**progress, "numInputRows": once, **scaled}
+
+
+def _offset(reported: Any) -> Offsets | None:
+    """None if it is not one of topics."""
+    with contextlib.suppress(TypeError, KeyError, AttributeError):
+        return decoded(json.loads(reported) if isinstance(reported, str) else reported)
+    return None
 
 
 def is_idle(progress: dict[str, Any]) -> bool:
@@ -292,7 +302,7 @@ def brief(progress: dict[str, Any]) -> dict[str, Any]:
 def words_of(error: BaseException) -> str:
     """The first words of an error: Spark adds long plans and stack traces."""
     text = str(error).split("\n\nJVM stacktrace:")[0].split("\n== ")[0].strip()
-    text = _PLACE.sub(r"\1", text)
+    text = _SAID.sub(r"\1", text)
     if found := _NOT_MET.search(text):
         text = found[0]
     return (text or type(error).__name__)[:ERROR_CHARS_MAX]

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import InputPartition
 
 from topics_spark.options import PARTITIONS_MAX
 
-# Each range is a request: a pattern over thousands of small topics is not for one task.
-RANGES_MAX: Final = 100
+# Each range is a request of about a millisecond, and a task costs as much as a hundred of them.
+RANGES_MAX: Final = 500
 
 
 class Range(NamedTuple):

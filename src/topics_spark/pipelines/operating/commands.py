@@ -98,8 +98,7 @@ def backfill(
 ) -> None:
     """Run a range of the sources once more through a pipeline into its sink, while the pipeline itself continues.
 
-    The range is one transaction: if the command is interrupted, repeat it, with the times that it has printed if they
-    were spans. What the pipeline wrote before stays.
+    The range is one transaction: repeat an interrupted command with the times that it has printed. Old output stays.
     """
     import msgspec
 
