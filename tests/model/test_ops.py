@@ -144,6 +144,14 @@ def test_delays_that_count_from_another_time_than_that_of_the_append_read_back()
     assert columns_of(op.batch) == columns_of(batch)
 
 
+def test_a_batch_that_the_log_never_gets_is_joined_when_the_others_are_written() -> None:
+    unlogged = rendered([{"data": b"1"}, {"data": b"2"}], 1, 9, None, 0)
+    body = DeferredBody([b"head"], unlogged)
+    assert unlogged.parts is not None
+    assert body.buffers() == [b"head"]
+    assert (unlogged.parts, unlogged.blob) == (None, rendered([{"data": b"1"}, {"data": b"2"}], 1, 9, None).blob)
+
+
 @given(runs=st.lists(st.tuples(U64S, U64S, U64S).map(lambda run: Run(*run)), max_size=200), topic_id=IDS, ts=U64S)
 def test_a_delete_reads_back_however_many_runs_it_has(runs: list[Run], topic_id: int, ts: int) -> None:
     assert OPS.decode(Deleted(topic_id, ts, runs).encode()) == Deleted(topic_id, ts, runs)
