@@ -131,6 +131,8 @@ def test_what_is_skipped_is_written_a_few_topics_at_a_time_and_synced(tmp_path: 
 def test_seqs_are_skipped_in_the_space_that_is_kept_for_that(tmp_path: Path) -> None:
     disk = SmallDisk(1 << 30)
     with Rig(tmp_path / "data", disk=disk, wal_file_bytes=4096) as rig:
+        for number in range(40):
+            rig.append(f"t{number}", 1)
         rig.append("t", 1)
         disk.size_bytes = disk.used_bytes
         with pytest.raises(StorageFull):
