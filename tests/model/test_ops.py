@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from tests.engine.folding import Folding
 from topics.engine.core import ops
 from topics.engine.core.appended import Appended, DeferredBody
 from topics.engine.core.fold import CORE_OPS
-from topics.engine.core.op_table import Op, OpTable
+from topics.engine.core.op_table import Op, OpKind, OpTable
 from topics.engine.core.ops import (
     Configured,
     Created,
@@ -391,3 +392,31 @@ def test_which_ops_need_their_topic_are_ordered_and_carry_its_floor() -> None:
     carrying = {kind.type for kind in kinds if kind.carries_floor}
     assert carrying == adding - {MultiAppended, Moved, Ended, GroupNotified}
     assert {kind.type for kind in kinds if kind.derives} == {Forwarded}
+
+
+def test_a_row_of_the_table_is_what_it_was_declared_to_be() -> None:
+    functions: dict[str, Any] = {
+        name: lambda *_: ()
+        for name in (
+            "decode",
+            "fold",
+            "published",
+            "other_topics",
+            "adds",
+            "makes",
+            "configures",
+            "dated",
+            "written_out",
+        )
+    }
+    for flags in (True, False):
+        names = ("needs_topic", "ordered", "carries_floor", "derives")
+        kind = OpKind(Deleted, 200, 201, **functions, **dict.fromkeys(names, flags))
+        assert (kind.type, kind.codes, [getattr(kind, name) for name in names]) == (Deleted, (200, 201), [flags] * 4)
+        assert {name: getattr(kind, name) for name in functions} == functions
+    table = OpTable([kind])
+    assert (table.kinds, table.decode(bytes([201]))) == ({Deleted: kind}, ())
+    bare: OpKind[Any] = OpKind(Deleted, 200, decode=functions["decode"], fold=functions["fold"])
+    assert (bare.needs_topic, bare.ordered, bare.carries_floor, bare.derives) == (True, True, False, False)
+    assert (bare.dated(None), bare.written_out) == (False, None)
+    assert [*bare.adds(None)] == [*bare.makes(None)] == [*bare.configures(None)] == []

@@ -209,10 +209,10 @@ def test_a_waiting_claim_wakes_when_a_job_in_flight_expires(rig: QueueRig) -> No
     assert [grant.seqs for _, grant in outcome.values] == [[2]]
 
 
-@pytest.mark.parametrize("end", ["ack", "dead letter", "cancel"])
+@pytest.mark.parametrize("end", ["ack", "dead letter", "cancel", "delete"])
 @pytest.mark.parametrize("per_tag", [False, True])
 def test_a_waiting_claim_wakes_when_the_end_of_a_job_is_published(rig: QueueRig, end: str, per_tag: bool) -> None:
-    limit = {"max_in_flight_per_tag" if per_tag else "max_in_flight": 1}
+    limit: dict[str, Any] = {"max_in_flight_per_tag" if per_tag else "max_in_flight": 1}
     rig.queue(dead_letter="dead", durability="fsync", keep_results_ms=MINUTE_MS, **limit)
     rig.append("q", *[{"data": 0, "tag": "a"}] * 2)
     assert rig.claimed() == [1]
@@ -224,6 +224,8 @@ def test_a_waiting_claim_wakes_when_the_end_of_a_job_is_published(rig: QueueRig,
             rig.ack("w", 1)
         case "cancel":
             cancel(rig, 1)
+        case "delete":
+            rig.delete("q", before_seq=2)
         case _:
             rig.nack("w", 1, dead_letter=True)
     turns(rig)
