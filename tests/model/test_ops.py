@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from tests.engine.folding import Folding
 from topics.engine.core import ops
-from topics.engine.core.appended import Appended, DeferredBody
+from topics.engine.core.appended import Appended, DeferredBody, blob_start
 from topics.engine.core.fold import CORE_OPS
 from topics.engine.core.op_table import Op, OpKind, OpTable
 from topics.engine.core.ops import (
@@ -143,6 +143,14 @@ def test_delays_that_count_from_another_time_than_that_of_the_append_read_back()
     op = OPS.decode(Appended(7, 1, b"k" * 16, batch).encode())
     assert isinstance(op, Appended)
     assert columns_of(op.batch) == columns_of(batch)
+
+
+def test_only_the_body_of_an_append_has_a_blob() -> None:
+    batch = batch_of(4)
+    body = Appended(8, 1, b"k" * 16, batch).encode()
+    assert body[blob_start(body, len(body)) :] == batch.blob
+    other = Deleted(1, 9, [Run(1, 2, 3)] * 9).encode()
+    assert blob_start(other, len(other)) == 0
 
 
 def test_a_batch_that_the_log_never_gets_is_joined_when_the_others_are_written() -> None:
