@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.examples import examples
 from tests.faults import FaultyDisk
 from tests.multi_append.rig import MultiRig
+from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.in_flight import InFlight
 from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log.on_disk.cold import ColdMiss
@@ -254,3 +255,10 @@ def test_a_change_is_released_before_those_that_wait_for_it_go_on() -> None:
     in_flight.hold(one, ("topic", "t"))
     one.then(lambda _: in_flight.check(("topic", "t")))
     one.finish()
+
+
+def test_what_is_published_of_a_topic_that_is_gone_changes_nothing(rig: MultiRig) -> None:
+    rig.append("t", 1)
+    for published in (CommitLog.configured, CommitLog.left, CommitLog.arrived, CommitLog.landed):
+        published(rig.store.commit_log, 999)
+    assert (rig.look("t").count, rig.store.state.count) == (1, 1)

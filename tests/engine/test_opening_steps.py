@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -236,3 +237,30 @@ def test_a_snapshot_is_read_and_a_topic_of_many_blocks_restored_in_steps(
 
     assert len(restored) == 2 * ITEMS_PER_STEP + 10
     assert longest_ms <= ITEMS_PER_STEP * 0.01 + SLICE_MS
+
+
+@pytest.mark.parametrize("where", ["_fold", "_go_on"])
+def test_a_start_that_fails_leaves_no_thread_and_no_file_open(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    rig = open_rig(segment_max_events=2, hot_retain_segments=0, hot_retain_bytes=0)
+    for number in range(5):
+        rig.append("t", number)
+    rig.checkpoint()
+    rig.close()
+
+    def fails(store: Store, *_: object) -> None:
+        for topic in store.state.by_id.values():
+            for found in topic.blocks:
+                assert found.extent is not None
+                store.packs.read(found.extent)
+        raise OSError("no more")
+
+    before = sorted(os.listdir("/proc/self/fd")), threading.enumerate()
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, where, fails)
+        with pytest.raises(OSError, match="no more"):
+            list(Store(str(rig.path)).opening())
+    assert (sorted(os.listdir("/proc/self/fd")), threading.enumerate()) == before
+    rig.open()
+    assert rig.seqs("t") == [1, 2, 3, 4, 5]

@@ -34,8 +34,8 @@ def log(tmp_path: Path) -> Folding:
     folding = Folding(tmp_path / "packs")
     folding.create(1, "t")
     folding.append(1, 1, 2)
-    folding.create(2, "gone")
-    folding.fold(Dropped(2), Timed(Moment(5, 9)))
+    folding.create(20, "gone")
+    folding.fold(Dropped(20), Timed(Moment(5, 9)))
     config = ScheduleConfig("t", cron="0 3 * * *", data=Raw(b"1"))
     folding.fold(SchedulePut(7, 5, 9, "nightly", config))
     return folding

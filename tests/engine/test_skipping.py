@@ -8,12 +8,12 @@ import pytest
 
 from tests.bucket.interrupted import shipping_of
 from tests.engine.rig import Rig
-from tests.faults import FaultyDisk
+from tests.faults import FaultyDisk, SmallDisk
 from topics.engine.log.retention import Hole
 from topics.engine.log.topic import SEQ_CHUNK, STAGING, Topic
 from topics.engine.opening.loss_estimates import nothing
 from topics.engine.opening.skipping import LOGGED, SEQS_PER_S_MAX, seqs_since
-from topics.model.errors import NotPrimary, TopicsError
+from topics.model.errors import NotPrimary, StorageFull, TopicsError
 from topics.model.requests.config import Durability, TopicConfig
 from topics.storage.bucket.terms import TakenOver
 from topics.storage.steps import at_once
@@ -74,6 +74,14 @@ def test_topics_go_on_above_all_that_may_have_been_seen(tmp_path: Path) -> None:
         assert rig.look("disk").head_seq == 50, "it is in the log"
 
 
+def test_a_topic_that_was_seen_up_to_its_head_skips_nothing(tmp_path: Path) -> None:
+    with Rig(tmp_path / "data") as rig:
+        topic = with_topics(rig)["disk"]
+        topic.ceiling = 2
+        at_once(rig.store.skipping.skip(frozenset(), nothing))
+        assert topic.head_seq == 2
+
+
 def test_topics_that_no_reader_sees_skip_nothing(tmp_path: Path) -> None:
     with Rig(tmp_path / "data") as rig:
         hidden = Topic(77, STAGING + "1", 1, TopicConfig(), 0)
@@ -118,3 +126,23 @@ def test_what_is_skipped_is_written_a_few_topics_at_a_time_and_synced(tmp_path: 
         waiting = [wal.buffered_to - wal.written_to for _ in steps]
         assert 3000 < max(waiting) < 4096
         assert wal.synced_to == wal.written_to
+
+
+def test_seqs_are_skipped_in_the_space_that_is_kept_for_that(tmp_path: Path) -> None:
+    disk = SmallDisk(1 << 30)
+    with Rig(tmp_path / "data", disk=disk, wal_file_bytes=4096) as rig:
+        for number in range(40):
+            rig.append(f"t{number}", 1)
+        rig.append("t", 1)
+        disk.size_bytes = disk.used_bytes
+        with pytest.raises(StorageFull):
+            fill(rig)
+        head_seq = rig.look("t").head_seq
+        at_once(rig.store.skipping.skip(frozenset(), nothing))
+        assert rig.look("t").head_seq > head_seq
+        disk.size_bytes = 1 << 30
+
+
+def fill(rig: Rig) -> None:
+    for _ in range(20):
+        rig.append("t", "x" * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,9 +13,9 @@ from msgspec import Raw
 
 from tests.engine.folding import Folding
 from topics.engine.core import ops
-from topics.engine.core.appended import Appended, DeferredBody
+from topics.engine.core.appended import Appended, DeferredBody, blob_start
 from topics.engine.core.fold import CORE_OPS
-from topics.engine.core.op_table import Op, OpTable
+from topics.engine.core.op_table import Op, OpKind, OpTable
 from topics.engine.core.ops import (
     Configured,
     Created,
@@ -142,6 +143,22 @@ def test_delays_that_count_from_another_time_than_that_of_the_append_read_back()
     op = OPS.decode(Appended(7, 1, b"k" * 16, batch).encode())
     assert isinstance(op, Appended)
     assert columns_of(op.batch) == columns_of(batch)
+
+
+def test_only_the_body_of_an_append_has_a_blob() -> None:
+    batch = batch_of(4)
+    body = Appended(8, 1, b"k" * 16, batch).encode()
+    assert body[blob_start(body, len(body)) :] == batch.blob
+    other = Deleted(1, 9, [Run(1, 2, 3)] * 9).encode()
+    assert blob_start(other, len(other)) == 0
+
+
+def test_a_batch_that_the_log_never_gets_is_joined_when_the_others_are_written() -> None:
+    unlogged = rendered([{"data": b"1"}, {"data": b"2"}], 1, 9, None, 0)
+    body = DeferredBody([b"head"], unlogged)
+    assert unlogged.parts is not None
+    assert body.buffers() == [b"head"]
+    assert (unlogged.parts, unlogged.blob) == (None, rendered([{"data": b"1"}, {"data": b"2"}], 1, 9, None).blob)
 
 
 @given(runs=st.lists(st.tuples(U64S, U64S, U64S).map(lambda run: Run(*run)), max_size=200), topic_id=IDS, ts=U64S)
@@ -383,3 +400,31 @@ def test_which_ops_need_their_topic_are_ordered_and_carry_its_floor() -> None:
     carrying = {kind.type for kind in kinds if kind.carries_floor}
     assert carrying == adding - {MultiAppended, Moved, Ended, GroupNotified}
     assert {kind.type for kind in kinds if kind.derives} == {Forwarded}
+
+
+def test_a_row_of_the_table_is_what_it_was_declared_to_be() -> None:
+    functions: dict[str, Any] = {
+        name: lambda *_: ()
+        for name in (
+            "decode",
+            "fold",
+            "published",
+            "other_topics",
+            "adds",
+            "makes",
+            "configures",
+            "dated",
+            "written_out",
+        )
+    }
+    for flags in (True, False):
+        names = ("needs_topic", "ordered", "carries_floor", "derives")
+        kind = OpKind(Deleted, 200, 201, **functions, **dict.fromkeys(names, flags))
+        assert (kind.type, kind.codes, [getattr(kind, name) for name in names]) == (Deleted, (200, 201), [flags] * 4)
+        assert {name: getattr(kind, name) for name in functions} == functions
+    table = OpTable([kind])
+    assert (table.kinds, table.decode(bytes([201]))) == ({Deleted: kind}, ())
+    bare: OpKind[Any] = OpKind(Deleted, 200, decode=functions["decode"], fold=functions["fold"])
+    assert (bare.needs_topic, bare.ordered, bare.carries_floor, bare.derives) == (True, True, False, False)
+    assert (bare.dated(None), bare.written_out) == (False, None)
+    assert [*bare.adds(None)] == [*bare.makes(None)] == [*bare.configures(None)] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.engine.rig import Outcome
 from tests.queues.queue_rig import QueueRig, request_of
+from tests.queues.test_results import cancel
 from tests.serving import Client, ServerProcess, serving
 from topics import testing
 from topics.client import Client as PyClient
@@ -21,7 +21,7 @@ from topics.engine.queues.claims import Grant
 from topics.engine.queues.limits.rate import Rate
 from topics.engine.queues.queue import Queue
 from topics.model.requests.jobs import JobsRequest
-from topics.model.requests.records import AckRequest, ClaimRequest, NackRequest
+from topics.model.requests.records import ClaimRequest
 
 MINUTE_MS = 60_000
 
@@ -209,24 +209,25 @@ def test_a_waiting_claim_wakes_when_a_job_in_flight_expires(rig: QueueRig) -> No
     assert [grant.seqs for _, grant in outcome.values] == [[2]]
 
 
-@pytest.mark.parametrize("keep_results_ms", [0, MINUTE_MS])
-@pytest.mark.parametrize("end", ["ack", "dead letter"])
-def test_a_waiting_claim_wakes_when_the_end_of_a_job_is_published(
-    rig: QueueRig, end: str, keep_results_ms: int
-) -> None:
-    rig.queue(max_in_flight=1, dead_letter="dead", durability="fsync", keep_results_ms=keep_results_ms)
-    rig.jobs(2)
+@pytest.mark.parametrize("end", ["ack", "dead letter", "cancel", "delete"])
+@pytest.mark.parametrize("per_tag", [False, True])
+def test_a_waiting_claim_wakes_when_the_end_of_a_job_is_published(rig: QueueRig, end: str, per_tag: bool) -> None:
+    limit: dict[str, Any] = {"max_in_flight_per_tag" if per_tag else "max_in_flight": 1}
+    rig.queue(dead_letter="dead", durability="fsync", keep_results_ms=MINUTE_MS, **limit)
+    rig.append("q", *[{"data": 0, "tag": "a"}] * 2)
     assert rig.claimed() == [1]
     outcome = waiting_claim(rig, wait_ms=30_000)
     turns(rig)
     assert not outcome.over
-    if end == "ack":
-        change = rig.store.queues.ack("q", request_of(AckRequest, node="w", seqs=[1]))
-    else:
-        change = rig.store.queues.nack("q", request_of(NackRequest, node="w", seqs=[1], dead_letter=True))
-    rig.store.runner.run(math.inf)
-    assert not outcome.over, "the job is still on its way out"
-    rig.finish(change)
+    match end:
+        case "ack":
+            rig.ack("w", 1)
+        case "cancel":
+            cancel(rig, 1)
+        case "delete":
+            rig.delete("q", before_seq=2)
+        case _:
+            rig.nack("w", 1, dead_letter=True)
     turns(rig)
     assert [grant.seqs for _, grant in outcome.values] == [[2]]
 

@@ -187,6 +187,16 @@ def test_dead_letters_of_every_class(client: Client, hand: Hand, durability: Any
     assert client.webhook("w").cursor == 1
 
 
+def test_a_cap_holds_for_dead_letters_as_soon_as_they_are_there(client: Client, hand: Hand) -> None:
+    client.create("dead", cap_records=1)
+    client.put_webhook("w", "t", URL, max_attempts=1, dead_letter="dead", pause_after=0)
+    append(client, "t", 1, 2)
+    hand.rig.advance(0)
+    hand.answer(500)
+    hand.answer(500)
+    assert [record.data for record in client.diff("dead").records] == [2]
+
+
 def test_a_full_dead_letter_topic_keeps_the_record(client: Client, hand: Hand) -> None:
     client.create("dead", cap_records=1, discard="reject")
     client.append("dead", "occupied")
