@@ -66,8 +66,10 @@ class DiskFault:
 class Platter:
     """The disk of a machine, apart from the processes that use it."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, above: str = "/") -> None:
         self.rng = rng
+        # The directory that the data is in: a world is the same however far down that is.
+        self._above = above
         self.directories: dict[str, PlatterDirectory] = {}
         # By path: what identifies a directory, wherever it moves.
         self.directory_numbers: dict[str, int] = {}
@@ -139,7 +141,9 @@ class Platter:
     def lose_power(self, mode: Mode) -> None:
         """Keep what a machine finds when the power comes back."""
         self.boot += 1
-        for _, directory in sorted(self.directories.items()):
+        for path, directory in sorted(self.directories.items()):
+            if path != "/" and f"{self._above}/".startswith(f"{path}/"):
+                continue
             entries = dict(directory.durable)
             count = len(directory.changes)
             kept = {"keep": count, "drop": 0}.get(mode, self.rng.randint(0, count))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import os
 import random
 import signal
 from collections.abc import Callable
@@ -96,7 +97,7 @@ class Machine:
         self.scheduler = scheduler
         self.network = network
         self.settings = settings
-        self.platter = Platter(rng)
+        self.platter = Platter(rng, os.path.dirname(settings.data_dir))
         self.host = host
         self.store = store
         self._on_event = on_event

@@ -79,7 +79,7 @@ def test_a_bucket_that_forgets_what_it_has_taken_is_found() -> None:
 def test_the_same_seed_is_the_same_world_to_the_byte(
     one_world: subprocess.CompletedProcess[str], tmp_path: Path
 ) -> None:
-    again = simulate("--seeds", ONE, "--digests", "--data-dir", "/elsewhere", hash_seed="2", cwd=tmp_path)
+    again = simulate("--seeds", ONE, "--digests", "--data-dir", "/elsewhere/further/down", hash_seed="2", cwd=tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr
     assert digests(again) == digests(one_world)
 
@@ -91,7 +91,9 @@ def test_fifty_further_worlds_do_so_twice_and_are_the_same_to_the_byte(tmp_path:
     seeds = f"{first}-{first + 24}"
     one = simulate("--seeds", seeds, "--digests", hash_seed="1")
     assert one.returncode == 0, one.stdout + one.stderr
-    other = simulate("--seeds", seeds, "--digests", "--data-dir", "/elsewhere", hash_seed="2", cwd=tmp_path)
+    other = simulate(
+        "--seeds", seeds, "--digests", "--data-dir", "/elsewhere/further/down", hash_seed="2", cwd=tmp_path
+    )
     assert digests(one) == digests(other)
     assert len(digests(one)) == 25
 
@@ -103,7 +105,9 @@ def test_worlds_with_a_bucket_break_no_promise_and_are_the_same_to_the_byte(tmp_
     seeds = f"b0-b{WITH_BUCKET - 1}"
     one = simulate("--seeds", seeds, "--digests", hash_seed="1")
     assert one.returncode == 0, one.stdout + one.stderr
-    other = simulate("--seeds", seeds, "--digests", "--data-dir", "/elsewhere", hash_seed="2", cwd=tmp_path)
+    other = simulate(
+        "--seeds", seeds, "--digests", "--data-dir", "/elsewhere/further/down", hash_seed="2", cwd=tmp_path
+    )
     assert digests(one) == digests(other)
     assert len(digests(one)) == WITH_BUCKET
 
