@@ -9,10 +9,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from topics.model.errors import DamagedData, TopicsError
-from topics.storage.bucket.bucket import ObjectBucket
+from topics.storage.bucket.bucket import RestorableBucket
 from topics.storage.bucket.chain import SnapshotMoment, StoredFile, read_manifest, snapshots_in, walk
-from topics.storage.bucket.slots import LogPiece
-from topics.storage.bucket.terms import Place, read_slot, run
+from topics.storage.bucket.slots import LogPiece, decode_slot, slot_key
+from topics.storage.bucket.terms import Place
 from topics.storage.disk import Disk, write_all
 from topics.storage.remote.remote_pack import RemotePack, pack_of_object
 from topics.storage.wal.frame import FILE_HEADER_BYTES, FileHeader, encode_file_header
@@ -50,7 +50,7 @@ def choose(moments: list[SnapshotMoment], at_ms: int) -> SnapshotMoment | None:
 
 
 def restore_into(
-    bucket: ObjectBucket,
+    bucket: RestorableBucket,
     disk: Disk,
     target: str,
     *,
@@ -105,7 +105,7 @@ def packs_to_leave(files: list[StoredFile], local_bytes_max: int) -> dict[str, R
     return {pack.key: pack for pack, upto_bytes in zip(packs, sizes, strict=True) if 0 < local_bytes_max < upto_bytes}
 
 
-def _leave(bucket: ObjectBucket, disk: Disk, folder: str, pack: RemotePack) -> None:
+def _leave(bucket: RestorableBucket, disk: Disk, folder: str, pack: RemotePack) -> None:
     """Note a pack that stays in the bucket, if it is there."""
     end = bucket.read_range(pack.key, pack.size_bytes - END_BYTES, END_BYTES)
     if end is None:
@@ -127,7 +127,7 @@ def _check_file(disk: Disk, path: str, file: StoredFile) -> None:
         raise DamagedData(f"the object {file.key} of the bucket is damaged", file=file.key, offset=0)
 
 
-def _nothing(bucket: ObjectBucket, moments: list[SnapshotMoment], at_ms: int | None) -> NotInBucket:
+def _nothing(bucket: RestorableBucket, moments: list[SnapshotMoment], at_ms: int | None) -> NotInBucket:
     """Why there is nothing to restore: the bucket is empty, or does not go back that far."""
     oldest_ms = moments[0].time_ms if moments else None
     first = _first_piece(bucket)
@@ -139,12 +139,15 @@ def _nothing(bucket: ObjectBucket, moments: list[SnapshotMoment], at_ms: int | N
     return NotInBucket(f"the bucket holds nothing from before that time; its oldest moment is {when}", oldest=when)
 
 
-def _first_piece(bucket: ObjectBucket) -> LogPiece | None:
+def _first_piece(bucket: RestorableBucket) -> LogPiece | None:
     """The first one that is not just the beginning of a lease."""
     place = Place(1, 0)
-    while (found := run(bucket, read_slot(place))) is not None and isinstance(found[0], LogPiece):
-        if found[0].to_position:
-            return found[0]
+    while (found := bucket.read(slot_key(*place))) is not None:
+        head, _ = decode_slot(slot_key(*place), found.data)
+        if not isinstance(head, LogPiece):
+            break
+        if head.to_position:
+            return head
         place = place.next
     return None
 
