@@ -58,11 +58,12 @@ def restore_into(
     at_ms: int | None = None,
     local_bytes_max: int = 0,
     whole_only: bool = False,
+    listed_only: bool = False,
 ) -> Restored:
     """Fill an empty directory; blocks. Raises NotInBucket if there is nothing, or nothing from that time.
 
     Packs beyond `local_bytes_max`, unless that is 0, stay in the bucket: the newest ones are fetched. With `whole_only`
-    no file is fetched if the log after them has a gap.
+    no file is fetched if the log after them has a gap. With `listed_only` the log may go on, as for `walk`.
     """
     moments = snapshots_in(bucket)
     chosen = moments[-1] if moments else None
@@ -71,7 +72,7 @@ def restore_into(
     manifest = read_manifest(bucket, chosen.key) if chosen is not None else None
     log = _LogFiles(disk, os.path.join(target, WAL))
     disk.makedirs(log.path)
-    end = walk(bucket, manifest, until=until, at_ms=at_ms, take=log.add)
+    end = walk(bucket, manifest, until=until, at_ms=at_ms, take=log.add, listed_only=listed_only)
     log.close()
     if whole_only and not end.whole:
         return Restored(end.position, end.time_ms, log.count, end.whole, end.place, end.owner)

@@ -24,7 +24,7 @@ from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_p
 from topics.storage.bucket.restoring import Restored, restore_into
 from topics.storage.bucket.starting.connecting import check, connect
 from topics.storage.bucket.starting.identity import KnownBucket, identify
-from topics.storage.bucket.starting.patience import Patience, PatientReads
+from topics.storage.bucket.starting.patience import Patience, PatientBucket
 from topics.storage.bucket.terms import Steps, run, take_term
 from topics.storage.directory import DataDirectory, Meta
 from topics.storage.disk import Disk, read_file, replace_file
@@ -121,7 +121,7 @@ class Joining:
         self._lease_ms = lease_ms
         self._now_ms = now_ms
         self._local_bytes = local_bytes
-        self._reads = PatientReads(bucket, patience)
+        self._reads = PatientBucket(bucket, patience)
         self._pause, self._ask = patience.pause, patience.ask
         self._holder = directory.holder or new_holder()
         self._token = secrets.token_hex(16)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 # For how long after its first failure a call is repeated, and the pause before that.
 START_S = 10.0
-PAUSE_S = 0.5
+PAUSE_S = 0.1
 
 
 class GivenUp(TopicsError):
@@ -69,7 +69,7 @@ class Patience(NamedTuple):
         return failed_s
 
 
-class PatientReads:
+class PatientBucket:
     """A bucket whose reads are repeated one by one: a restore takes so many that one of them may well meet a hiccup."""
 
     def __init__(self, bucket: RestorableBucket, patience: Patience) -> None:
