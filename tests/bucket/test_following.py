@@ -15,6 +15,7 @@ from topics.storage.bucket.following import Advertised, FellBehind, Following
 from topics.storage.bucket.lease import Primary, announce, read_primary
 from topics.storage.bucket.restoring import NotInBucket
 from topics.storage.bucket.slots import LogPiece, TermClosing, encode_slot, slot_key
+from topics.storage.bucket.starting import standby_start
 from topics.storage.bucket.starting.patience import Patience
 from topics.storage.bucket.starting.standby_start import StartingPoint, begin_standby
 from topics.storage.bucket.terms import BEGINNING, Place, read_slot, run
@@ -232,3 +233,39 @@ def test_a_standby_does_not_begin_with_nothing_by_itself(tmp_path: Path, caplog:
         gap.begin()
     said = [record.message for record in caplog.records if "start a server without --standby" in record.message]
     assert len(said) == 1
+
+
+class Running(Interrupted):
+    """Its primary fills the next slot whenever somebody has read one."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.next, self.position = Place(1, 0), 64
+
+    def fill(self) -> None:
+        piece = LogPiece(*self.next, "token", 3, self.position, self.position, 0)
+        self.create(slot_key(*self.next), encode_slot(piece, b""))
+        self.next = self.next.next
+
+    def read(self, key: str) -> Found | None:
+        found = super().read(key)
+        if key.startswith("log/0000000001/") and self.next.slot < 500:
+            self.fill()
+        return found
+
+
+def test_a_standby_does_not_wait_for_the_end_of_a_log_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = Running(tmp_path / "bucket")
+    bucket.create(slot_key(*BEGINNING), encode_slot(TermClosing(*BEGINNING, "token", 1, "primary")))
+    snapshot = SnapshotManifest(MANIFEST_FORMAT, 1, 0, "primary", 64, 2, "test", [])
+    bucket.create(snapshot.key, encode_manifest(snapshot))
+    for _ in range(5):
+        bucket.fill()
+    monkeypatch.setattr(standby_start, "connect", lambda url, environ: bucket)
+    directory = DataDirectory(Disk(), str(tmp_path / "data"))
+    directory.open(may_be_filled=True)
+    _, start = begin_standby("file:///x", {}, Disk(), directory, now_ms=lambda: 1, patience=Patience(lambda _: None))
+    directory.close()
+    assert start.place == Place(1, 5), "what was there when it began; the rest is followed"

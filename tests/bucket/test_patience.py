@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.bucket.bad_network import BadNetwork, bad_network
+from tests.bucket.interrupted import until_shipped
 from tests.bucket.s3_server import S3Server, s3_server
 from tests.bucket.standbys import Servers, role, servers, until, until_primary, until_sees
 from tests.bucket.test_following import Gap
+from tests.engine.rig import Rig
 from tests.serving import ServerProcess
 from topics.model.setting_types import WrongSetting
-from topics.storage.bucket.bucket import BucketError, Changed, Exists, Refused, Unreachable
+from topics.storage.bucket.bucket import BucketError, Changed, Exists, Found, Listed, Refused, Unreachable
 from topics.storage.bucket.shared_directory import SharedDirectory
+from topics.storage.bucket.starting import joining, patience, standby_start
 from topics.storage.bucket.starting.connecting import check
 from topics.storage.bucket.starting.patience import START_S, GivenUp, Patience
 from topics.storage.disk import Buffer
@@ -113,6 +116,54 @@ def test_a_bucket_that_never_answers_is_refused_with_what_was_tried(tmp_path: Pa
 
     with pytest.raises(WrongSetting, match="cannot write to it: no answer in time; check that it exists"):
         check(Silent(str(tmp_path)), f"file://{tmp_path}", Clock().patience())
+
+
+class Hiccups(SharedDirectory):
+    """The first read of each object, and of each list, has no answer."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.refused: set[str] = set()
+
+    def read(self, key: str) -> Found | None:
+        self._refuse_once(key)
+        return super().read(key)
+
+    def download(self, key: str, path: str) -> bool:
+        self._refuse_once(key)
+        return super().download(key, path)
+
+    def listing(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        self._refuse_once(f"{prefix} after {after}")
+        return super().listing(prefix, after)
+
+    def _refuse_once(self, key: str) -> None:
+        if key not in self.refused and not key.startswith("probe/"):
+            self.refused.add(key)
+            raise Unreachable("no answer")
+
+
+@pytest.mark.parametrize("standby", [False, True])
+def test_a_restore_whose_every_read_meets_a_hiccup_does_not_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, standby: bool
+) -> None:
+    monkeypatch.setattr(patience, "PAUSE_S", 0.001)
+    (tmp_path / "bucket").mkdir()
+    environ = {"bucket": f"file://{tmp_path}/bucket", "bucket_piece_ms": 1}
+    with Rig(tmp_path / "a", **environ) as rig:
+        for number in range(20):
+            rig.append("t", number)
+            until_shipped(rig)
+            if number == 10:
+                rig.checkpoint()
+        rig.close()
+    bucket = Hiccups(str(tmp_path / "bucket"))
+    for module in (joining, standby_start):
+        monkeypatch.setattr(module, "connect", lambda url, environ: bucket)
+    with Rig(tmp_path / "b", standby=standby, **environ) as rig:
+        assert [record["data"] for record in rig.records("t")] == list(range(20))
+        rig.close()
+    assert {key.partition("/")[0] for key in bucket.refused} > {"log", "snapshots", "primary"}
 
 
 def test_a_start_that_waits_for_a_lease_is_stopped_at_once(servers: Servers, tmp_path: Path) -> None:

@@ -437,6 +437,39 @@ def test_copies_that_wait_are_carried_with_their_records(opened: Open, interrupt
     assert payloads(rig, "s") == []
 
 
+def test_copies_of_other_routers_go_on_while_one_waits_and_a_change_of_a_router_waits(
+    opened: Open, interrupted: Interrupted
+) -> None:
+    rig = started(opened)
+    put = rig.store.routers.put
+    for source, dest in (("s", "r"), ("t", "e")):
+        rig.append(source, 0)
+        rig.finish(put(f"to-{dest}", msgspec.convert({"source": source, "dest": dest}, RouterRequest)))
+
+    def has(topic: str, count: int) -> bool:
+        rig.store.forwarder.work()
+        rig.store.flush()
+        return len(payloads(rig, topic)) == count
+
+    rig.append("s", 1)
+    rig.append("t", 1)
+    rig.wait_until(lambda: has("r", 1) and has("e", 1))
+    go_away(rig, interrupted)
+    rig.append("s", 2)
+    for number in range(2, 5):
+        rig.append("t", number)
+        rig.wait_until(lambda: has("e", number))  # noqa: B023
+    assert payloads(rig, "r") == [1]
+    change = put("another", msgspec.convert({"source": "t", "dest": "f"}, RouterRequest))
+    rig.store.flush()
+    assert has("e", 4)
+    assert not change.done
+    interrupted.before = nothing
+    rig.wait_until(lambda: has("r", 2))
+    rig.wait_until(lambda: change.done)
+    assert change.error is None
+
+
 def test_after_a_gap_a_snapshot_brings_what_waited(opened: Open, interrupted: Interrupted) -> None:
     rig = started(opened, bucket_backlog_bytes=1 << 20, wal_file_bytes=1 << 16)
     go_away(rig, interrupted)

@@ -312,7 +312,8 @@ def die_in_a_gap(rig: Rig, interrupted: Interrupted) -> None:
 def test_a_gap_that_its_primary_did_not_live_to_end_does_not_hold_up_a_standby(
     tmp_path: Path, interrupted: Interrupted, opened: Callable[..., Rig], follows: bool
 ) -> None:
-    rig = opened("a", bucket_backlog_bytes=MIB, wal_file_bytes=1 << 16)
+    # Long enough that a standby takes over when it has died, and not because the machine is busy.
+    rig = opened("a", bucket_backlog_bytes=MIB, wal_file_bytes=1 << 16, bucket_lease_ms=8_000)
     rig.configure("r", durability="replicated")
     rig.append("r", 1, 2)
     until_shipped(rig)

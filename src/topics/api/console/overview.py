@@ -37,6 +37,8 @@ WAITS_MS_MAX = 300_000
 UNCLAIMED_MS_MAX = 15_000
 LAG_MAX = 10_000
 BUCKET_AWAY_MS_MAX = 2_000
+# An idle standby knows of nothing newer than the primary's last renewal.
+BUCKET_LAG_MS_MAX = 15_000
 DISK_FREE_SHARE_MIN = 0.1
 PIPELINES_MAX = 1_000
 SEVERITIES = ("error", "warning", "notice")
@@ -179,13 +181,17 @@ class Overview:
 def _of_bucket(store: Store) -> Iterator[Finding]:
     """Whether the copy in the bucket is made, or followed; a request that fails once is repeated within this time."""
     away_ms, goes_on = 0, ""
+    lag_ms, behind = 0, ""
     if store.standby is not None:
+        lag_ms, behind = store.standby.age_ms, "This standby does not keep up: what it shows is {} old"
         following = store.standby.following
         if following.away_since_s is not None:
             away_ms = int(1000 * (following.clock_s() - following.away_since_s))
         goes_on = "what this standby shows is that old"
     elif store.shipping is not None:
         away_ms = store.shipping.away_ms
+        lag_ms = store.shipping.status.lag_ms - store.settings.bucket_piece_ms
+        behind = "The bucket does not keep up with the writes: the copy there is {} old"
         goes_on = "the log waits on disk, and so do writes with durability replicated"
         if not store.shipping.whole:
             text = "The copy in the bucket has a gap, which ends with the next snapshot"
@@ -193,6 +199,8 @@ def _of_bucket(store: Store) -> Iterator[Finding]:
     if away_ms > BUCKET_AWAY_MS_MAX:
         text = f"The bucket has not answered for {span(away_ms)}: {goes_on}"
         yield Finding("warning", "server", "", "bucket_away", away_ms, text)
+    elif lag_ms > BUCKET_LAG_MS_MAX:
+        yield Finding("warning", "server", "", "bucket_behind", lag_ms, behind.format(span(lag_ms)))
 
 
 class Survey:

@@ -66,7 +66,15 @@ class ReadableBucket(Protocol):
         ...
 
 
-class ObjectBucket(ReadableBucket, Protocol):
+class RestorableBucket(ReadableBucket, Protocol):
+    """What a restore needs besides."""
+
+    def download(self, key: str, path: str) -> bool:
+        """Store an object in a new file, synced; False if there is none."""
+        ...
+
+
+class ObjectBucket(RestorableBucket, Protocol):
     """The objects below one prefix. Calls block, release the interpreter lock, and end within a bounded time."""
 
     def create(self, key: str, data: Buffer) -> None:
@@ -79,10 +87,6 @@ class ObjectBucket(ReadableBucket, Protocol):
 
     def upload(self, key: str, path: str) -> None:
         """Store a file under a key that no other content ever has; to do it twice changes nothing."""
-        ...
-
-    def download(self, key: str, path: str) -> bool:
-        """Store an object in a new file, synced; False if there is none."""
         ...
 
     def expect(self, key: str, data: bytes) -> None:

@@ -134,16 +134,21 @@ def walk(
     until: Place | None = None,
     at_ms: int | None = None,
     take: Take | None = None,
+    listed_only: bool = False,
 ) -> End:
     """Read the log after a snapshot, or from its beginning; `take` is called with each piece in order.
 
     It begins where an earlier walk has ended, if `after` is given. It ends before the slot `until`, before a piece that
-    was cut after `at_ms`, or at the first free slot.
+    was cut after `at_ms`, or at the first free slot. With `listed_only` it may end before that, at the first slot that
+    was not listed when it came to the term: a primary that writes all the time would lead it on and on.
     """
     place, owner, position, time_ms, _ = after or _beginning(manifest)
     with ThreadPoolExecutor(READ_AHEAD, "topics-bucket-read") as readers:
         ahead = _ReadAhead(bucket, readers)
-        while place != until and (found := ahead.read(place)) is not None:
+        while place != until and not (listed_only and ahead.is_beyond(place)):
+            found = ahead.read(place)
+            if found is None:
+                break
             head, frames = found
             if isinstance(head, TermClosing):
                 place, owner = Place(place.term + 1, 0), head.holder
@@ -198,16 +203,27 @@ class _ReadAhead:
     def __init__(self, bucket: ReadableBucket, readers: ThreadPoolExecutor) -> None:
         self._bucket = bucket
         self._readers = readers
-        self._term = -1
+        self._term: int = -1
+        # The first slot of the term that is not listed.
+        self._end = 0
         self._listed: deque[Place] = deque()
         self._reading: dict[Place, Future[Found | None]] = {}
 
-    def read(self, place: Place) -> tuple[Slot, memoryview] | None:
+    def is_beyond(self, place: Place) -> bool:
+        """Whether a slot comes after those that are listed."""
+        self._list(place)
+        return place.slot >= self._end
+
+    def _list(self, place: Place) -> None:
+        """The slots of a term from this one on, once."""
         if place.term != self._term:
             self._term = place.term
             before = slot_key(place.term, place.slot - 1) if place.slot else ""
-            count = sum(1 for _ in self._bucket.listing(term_prefix(place.term), before))
-            self._listed = deque(Place(place.term, place.slot + number) for number in range(count))
+            self._end = place.slot + sum(1 for _ in self._bucket.listing(term_prefix(place.term), before))
+            self._listed = deque(Place(place.term, slot) for slot in range(place.slot, self._end))
+
+    def read(self, place: Place) -> tuple[Slot, memoryview] | None:
+        self._list(place)
         while self._listed and len(self._reading) < READ_AHEAD:
             ahead = self._listed.popleft()
             self._reading[ahead] = self._readers.submit(self._bucket.read, slot_key(*ahead))

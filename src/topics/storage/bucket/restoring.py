@@ -9,10 +9,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from topics.model.errors import DamagedData, TopicsError
-from topics.storage.bucket.bucket import ObjectBucket
+from topics.storage.bucket.bucket import RestorableBucket
 from topics.storage.bucket.chain import SnapshotMoment, StoredFile, read_manifest, snapshots_in, walk
-from topics.storage.bucket.slots import LogPiece
-from topics.storage.bucket.terms import Place, read_slot, run
+from topics.storage.bucket.slots import LogPiece, decode_slot, slot_key
+from topics.storage.bucket.terms import Place
 from topics.storage.disk import Disk, write_all
 from topics.storage.remote.remote_pack import RemotePack, pack_of_object
 from topics.storage.wal.frame import FILE_HEADER_BYTES, FileHeader, encode_file_header
@@ -50,7 +50,7 @@ def choose(moments: list[SnapshotMoment], at_ms: int) -> SnapshotMoment | None:
 
 
 def restore_into(
-    bucket: ObjectBucket,
+    bucket: RestorableBucket,
     disk: Disk,
     target: str,
     *,
@@ -58,11 +58,12 @@ def restore_into(
     at_ms: int | None = None,
     local_bytes_max: int = 0,
     whole_only: bool = False,
+    listed_only: bool = False,
 ) -> Restored:
     """Fill an empty directory; blocks. Raises NotInBucket if there is nothing, or nothing from that time.
 
     Packs beyond `local_bytes_max`, unless that is 0, stay in the bucket: the newest ones are fetched. With `whole_only`
-    no file is fetched if the log after them has a gap.
+    no file is fetched if the log after them has a gap. With `listed_only` the log may go on, as for `walk`.
     """
     moments = snapshots_in(bucket)
     chosen = moments[-1] if moments else None
@@ -71,7 +72,7 @@ def restore_into(
     manifest = read_manifest(bucket, chosen.key) if chosen is not None else None
     log = _LogFiles(disk, os.path.join(target, WAL))
     disk.makedirs(log.path)
-    end = walk(bucket, manifest, until=until, at_ms=at_ms, take=log.add)
+    end = walk(bucket, manifest, until=until, at_ms=at_ms, take=log.add, listed_only=listed_only)
     log.close()
     if whole_only and not end.whole:
         return Restored(end.position, end.time_ms, log.count, end.whole, end.place, end.owner)
@@ -105,7 +106,7 @@ def packs_to_leave(files: list[StoredFile], local_bytes_max: int) -> dict[str, R
     return {pack.key: pack for pack, upto_bytes in zip(packs, sizes, strict=True) if 0 < local_bytes_max < upto_bytes}
 
 
-def _leave(bucket: ObjectBucket, disk: Disk, folder: str, pack: RemotePack) -> None:
+def _leave(bucket: RestorableBucket, disk: Disk, folder: str, pack: RemotePack) -> None:
     """Note a pack that stays in the bucket, if it is there."""
     end = bucket.read_range(pack.key, pack.size_bytes - END_BYTES, END_BYTES)
     if end is None:
@@ -127,7 +128,7 @@ def _check_file(disk: Disk, path: str, file: StoredFile) -> None:
         raise DamagedData(f"the object {file.key} of the bucket is damaged", file=file.key, offset=0)
 
 
-def _nothing(bucket: ObjectBucket, moments: list[SnapshotMoment], at_ms: int | None) -> NotInBucket:
+def _nothing(bucket: RestorableBucket, moments: list[SnapshotMoment], at_ms: int | None) -> NotInBucket:
     """Why there is nothing to restore: the bucket is empty, or does not go back that far."""
     oldest_ms = moments[0].time_ms if moments else None
     first = _first_piece(bucket)
@@ -139,12 +140,15 @@ def _nothing(bucket: ObjectBucket, moments: list[SnapshotMoment], at_ms: int | N
     return NotInBucket(f"the bucket holds nothing from before that time; its oldest moment is {when}", oldest=when)
 
 
-def _first_piece(bucket: ObjectBucket) -> LogPiece | None:
+def _first_piece(bucket: RestorableBucket) -> LogPiece | None:
     """The first one that is not just the beginning of a lease."""
     place = Place(1, 0)
-    while (found := run(bucket, read_slot(place))) is not None and isinstance(found[0], LogPiece):
-        if found[0].to_position:
-            return found[0]
+    while (found := bucket.read(slot_key(*place))) is not None:
+        head, _ = decode_slot(slot_key(*place), found.data)
+        if not isinstance(head, LogPiece):
+            break
+        if head.to_position:
+            return head
         place = place.next
     return None
 

@@ -24,8 +24,8 @@ from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_p
 from topics.storage.bucket.restoring import Restored, restore_into
 from topics.storage.bucket.starting.connecting import check, connect
 from topics.storage.bucket.starting.identity import KnownBucket, identify
-from topics.storage.bucket.starting.patience import Patience
-from topics.storage.bucket.terms import Place, Steps, run, take_term
+from topics.storage.bucket.starting.patience import Patience, PatientBucket
+from topics.storage.bucket.terms import Steps, run, take_term
 from topics.storage.directory import DataDirectory, Meta
 from topics.storage.disk import Disk, read_file, replace_file
 
@@ -121,6 +121,7 @@ class Joining:
         self._lease_ms = lease_ms
         self._now_ms = now_ms
         self._local_bytes = local_bytes
+        self._reads = PatientBucket(bucket, patience)
         self._pause, self._ask = patience.pause, patience.ask
         self._holder = directory.holder or new_holder()
         self._token = secrets.token_hex(16)
@@ -129,12 +130,14 @@ class Joining:
         """Own a term; a vacant directory gets its data in `restore_to`."""
         while True:
             seen = self._wait_for_lease()
-            end = self._ask(self._find_end)
+            end = self._find_end()
             if self._owns_next_term(seen, end):
                 break
         term, position, whole, time_ms, restored = end.place.term + 1, end.position, end.whole, end.time_ms, None
         if self._directory.vacant and end.time_ms:
-            restored = self._ask(lambda: self._restored(restore_to, end.place))
+            restored = restore_into(
+                self._reads, self._disk, restore_to, until=end.place, local_bytes_max=self._local_bytes
+            )
             position, whole = restored.position, restored.whole
             before = seen.primary if seen is not None else None
             if before is not None and (before.term + 1, before.end_position) == (term, position):
@@ -149,18 +152,12 @@ class Joining:
         logger.info("primary in term %d%s, as %s", term, after, self._holder)
         return Joined(term, self._holder, self._token, position, whole, announced, restored, time_ms)
 
-    def _restored(self, restore_to: str, until: Place) -> Restored:
-        if self._disk.exists(restore_to):
-            # what an earlier attempt has left
-            self._disk.remove_tree(restore_to)
-        return restore_into(self._bucket, self._disk, restore_to, until=until, local_bytes_max=self._local_bytes)
-
     def _find_end(self) -> End:
         """The end of the log, if this directory may go on there."""
-        moments = snapshots_in(self._bucket)
-        manifest = read_manifest(self._bucket, moments[-1].key) if moments else None
-        end = walk(self._bucket, manifest)
-        check_end(self._bucket, end.place)
+        moments = snapshots_in(self._reads)
+        manifest = read_manifest(self._reads, moments[-1].key) if moments else None
+        end = walk(self._reads, manifest)
+        check_end(self._reads, end.place)
         if not self._directory.vacant and end.owner not in ("", self._directory.holder):
             raise DataDirIncompatible(
                 f"the log in the bucket is not the one in {self._directory.path}: {end.owner} was primary last, with "

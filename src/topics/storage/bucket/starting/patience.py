@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Event
 from typing import NamedTuple, TypeVar
 
 from topics.model.errors import TopicsError
-from topics.storage.bucket.bucket import BucketError, Changed, Exists, Unreachable
+from topics.storage.bucket.bucket import BucketError, Changed, Exists, Found, Listed, RestorableBucket, Unreachable
 
 logger = logging.getLogger("topics.bucket")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 # For how long after its first failure a call is repeated, and the pause before that.
 START_S = 10.0
-PAUSE_S = 0.5
+PAUSE_S = 0.1
 
 
 class GivenUp(TopicsError):
@@ -67,3 +67,22 @@ class Patience(NamedTuple):
         if not self.for_ever and self.clock() - failed_s >= START_S:
             raise error
         return failed_s
+
+
+class PatientBucket:
+    """A bucket whose reads are repeated one by one: a restore takes so many that one of them may well meet a hiccup."""
+
+    def __init__(self, bucket: RestorableBucket, patience: Patience) -> None:
+        self._bucket, self._ask = bucket, patience.ask
+
+    def read(self, key: str) -> Found | None:
+        return self._ask(lambda: self._bucket.read(key))
+
+    def read_range(self, key: str, offset: int, length: int) -> bytes | None:
+        return self._ask(lambda: self._bucket.read_range(key, offset, length))
+
+    def listing(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        yield from self._ask(lambda: list(self._bucket.listing(prefix, after)))
+
+    def download(self, key: str, path: str) -> bool:
+        return self._ask(lambda: self._bucket.download(key, path))

@@ -22,7 +22,7 @@ from topics.storage.bucket.restoring import NotInBucket, Restored, restore_into
 from topics.storage.bucket.starting.connecting import check, connect
 from topics.storage.bucket.starting.identity import identify
 from topics.storage.bucket.starting.joining import NOTE, Note, new_holder, read_note, write_note
-from topics.storage.bucket.starting.patience import Patience
+from topics.storage.bucket.starting.patience import Patience, PatientBucket
 from topics.storage.bucket.terms import BEGINNING, Place, run
 from topics.storage.directory import DataDirectory, Meta
 from topics.storage.disk import Disk
@@ -72,7 +72,7 @@ def begin_standby(
     # Before there is any data: whatever starts here later knows that none of it is its own.
     write_note(disk, directory.path, Note(holder, standby=True, bucket=known))
     gap = _Gap(bucket, patience)
-    restored = patience.ask(lambda: _restored(bucket, disk, directory, gap))
+    restored = _restored(PatientBucket(bucket, patience), disk, directory, gap)
     if restored is None:
         directory.begin()
         disk.remove_tree(directory.restoring_path)
@@ -105,12 +105,15 @@ def _make_vacant(directory: DataDirectory, note: Note | None, now_ms: int) -> No
     )
 
 
-def _restored(bucket: ObjectBucket, disk: Disk, directory: DataDirectory, gap: _Gap) -> Restored | None:
+def _restored(bucket: PatientBucket, disk: Disk, directory: DataDirectory, gap: _Gap) -> Restored | None:
     removed = 0
     while True:
         directory.clear_unfinished()
         try:
-            restored = restore_into(bucket, disk, directory.restoring_path, whole_only=not gap.stays)
+            # What comes after that is followed.
+            restored = restore_into(
+                bucket, disk, directory.restoring_path, whole_only=not gap.stays, listed_only=not gap.stays
+            )
         except NotInBucket as error:
             if "key" not in error.detail:
                 return None
@@ -129,7 +132,8 @@ class _Gap:
     """A gap in the log: its primary ends it with a snapshot, or has died before and leaves what comes before it."""
 
     def __init__(self, bucket: ObjectBucket, patience: Patience) -> None:
-        self._bucket, self._pause, self._clock = bucket, patience.pause, patience.clock
+        self._bucket, self._ask = bucket, patience.ask
+        self._pause, self._clock = patience.pause, patience.clock
         self._watched = Watched()
         self._said = self._has_nothing = False
         # No primary ends it: the log before it is what the next one goes on with.
@@ -144,7 +148,7 @@ class _Gap:
             logger.warning("the log in the bucket has a gap: waiting for the primary's next snapshot")
             self._said = True
         sent_s = self._clock()
-        seen = run(self._bucket, read_primary())
+        seen = self._ask(lambda: run(self._bucket, read_primary()))
         if seen is not None and seen.primary.term < found.place.term:
             # The one that has the term since has not said so yet.
             seen = structs.replace(seen, primary=structs.replace(seen.primary, released=False))
