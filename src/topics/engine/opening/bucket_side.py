@@ -135,7 +135,7 @@ class BucketSide:
         """
         self._directory.mark_open()
         note = read_note(self._disk, self._directory.path)
-        write_note(self._disk, self._directory.path, Note(holder, bucket=note and note.bucket))
+        write_note(self._disk, self._directory.path, Note(holder, bucket=note.bucket if note is not None else None))
 
     def note_complete(self) -> None:
         """The server stops, and the bucket has everything. Blocks."""

@@ -222,7 +222,7 @@ def join_bucket(
     bucket = connect(url, environ)
     check(bucket, url, patience)
     note = read_note(disk, directory.path)
-    known = patience.ask(lambda: identify(bucket, url, note and note.bucket, directory.path))
+    known = patience.ask(lambda: identify(bucket, url, note.bucket if note is not None else None, directory.path))
     if note is not None and note.standby:
         # A standby was here, and may have stopped anywhere: the bucket has all of it.
         directory.empty()

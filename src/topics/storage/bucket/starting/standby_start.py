@@ -66,7 +66,7 @@ def begin_standby(
         patience = patience._replace(for_ever=True)
     check(bucket, url, patience)
     # Before anything is removed here: it may be the only copy.
-    known = patience.ask(lambda: identify(bucket, url, note and note.bucket, directory.path))
+    known = patience.ask(lambda: identify(bucket, url, note.bucket if note is not None else None, directory.path))
     _make_vacant(directory, note, now_ms())
     holder = new_holder()
     # Before there is any data: whatever starts here later knows that none of it is its own.
