@@ -67,14 +67,16 @@ def test_a_machine_that_is_lost_is_no_loss(tmp_path: Path, bucket: Path) -> None
             assert client.append("log", *[{"n": number, "i": i} for i in range(20)]).status == 200
         client.append("q", "job")
         before = everything(client, "log")
+        # What is copied after the restore would come between two gaps, that of the copies and that of their source.
+        while client.state("copied")["head_seq"] < len(before):
+            client.diff("copied", from_seq=client.state("copied")["head_seq"], wait_ms=1_000)
         assert client.get("/v0/metrics", headers={"Accept": "application/json"}).json["topics_bucket_up"] == 1
         until_shipped(client)
-        copied = everything(client, "copied")
     shutil.rmtree(data)
     with serving(data, **settings(bucket)) as server:
         client = server.client()
         assert everything(client, "log", lost=True) == before
-        assert everything(client, "copied", lost=True)[: len(copied)] == copied
+        assert everything(client, "copied", lost=True) == before
         assert [job["data"] for job in client.post("/v0/topics/q/claim", {"node": "w"}).json["claimed"]] == ["job"]
         head = client.state("log")["head_seq"]
         assert client.append("log", "after").json["last_seq"] > head >= 1000

@@ -35,6 +35,7 @@ from topics.model.clock import Moment
 from topics.model.requests.batch import Batch
 from topics.model.requests.config import Durability, TopicConfig
 from topics.storage.pack import Extent
+from topics.storage.remote.remote_pack import RemotePack
 
 T, U = 1, 2
 KEY = b"k" * 16
@@ -433,7 +434,7 @@ def test_a_block_that_expires_in_part_is_loaded_unless_only_the_bucket_has_it(
     (block,) = topic(log, U).blocks
     topic(log, U).close_tail()
     body, block.body, block.extent = block.body, None, Extent(1, 64, 10)
-    monkeypatch.setattr(log.state.cold.packs, "remote", lambda _number: object() if remote else None)
+    monkeypatch.setattr(log.state.cold.packs, "remote", lambda number: RemotePack(number, 64, "") if remote else None)
     log.state.expire(topic(log, U), 1200, lambda found: setattr(found, "body", body))
     assert topic(log, U).count == (2 if remote else 1)
     log.state.expire(topic(log), 1200, lambda _: pytest.fail("it has no records"))
