@@ -37,7 +37,8 @@ REMOVED_MAX = 5
 class StartingPoint(NamedTuple):
     """Where a standby goes on: the first slot that it has not read, who has its term, and the log before it.
 
-    Not `whole`: what the bucket has after that log is of no use, because its primary died before a snapshot led there.
+    It has everything that was in the bucket at `known_s`, by the clock of the start. Not `whole`: what the bucket has
+    after that log is of no use, because its primary died before a snapshot led there.
     """
 
     holder: str
@@ -46,6 +47,7 @@ class StartingPoint(NamedTuple):
     position: int
     # when its last piece was cut; 0: there is none
     time_ms: int
+    known_s: float
     whole: bool = True
 
 
@@ -72,14 +74,14 @@ def begin_standby(
     # Before there is any data: whatever starts here later knows that none of it is its own.
     write_note(disk, directory.path, Note(holder, standby=True, bucket=known))
     gap = _Gap(bucket, patience)
-    restored = _restored(PatientBucket(bucket, patience), disk, directory, gap)
+    restored, known_s = _restored(PatientBucket(bucket, patience), disk, directory, gap, patience.clock)
     if restored is None:
         directory.begin()
         disk.remove_tree(directory.restoring_path)
-        return bucket, StartingPoint(holder, BEGINNING, "", 0, 0)
+        return bucket, StartingPoint(holder, BEGINNING, "", 0, 0, known_s)
     directory.fill(Meta(disk.boot_id(), False, 0))
     place, owner, position, time_ms = restored.place, restored.owner, restored.position, restored.time_ms
-    return bucket, StartingPoint(holder, place, owner, position, time_ms, restored.whole)
+    return bucket, StartingPoint(holder, place, owner, position, time_ms, known_s, restored.whole)
 
 
 def _make_vacant(directory: DataDirectory, note: Note | None, now_ms: int) -> None:
@@ -105,10 +107,14 @@ def _make_vacant(directory: DataDirectory, note: Note | None, now_ms: int) -> No
     )
 
 
-def _restored(bucket: PatientBucket, disk: Disk, directory: DataDirectory, gap: _Gap) -> Restored | None:
+def _restored(
+    bucket: PatientBucket, disk: Disk, directory: DataDirectory, gap: _Gap, clock: Callable[[], float]
+) -> tuple[Restored | None, float]:
+    """What the bucket had, None if nothing, and when that was: the files may take long after it."""
     removed = 0
     while True:
         directory.clear_unfinished()
+        known_s = clock()
         try:
             # What comes after that is followed.
             restored = restore_into(
@@ -116,14 +122,14 @@ def _restored(bucket: PatientBucket, disk: Disk, directory: DataDirectory, gap: 
             )
         except NotInBucket as error:
             if "key" not in error.detail:
-                return None
+                return None, known_s
             # The primary has removed that snapshot since it was listed: there is a newer one.
             removed += 1
             if removed == REMOVED_MAX:
                 raise
         else:
             if restored.whole or gap.stays:
-                return restored
+                return restored, known_s
             gap.look(restored)
         gap.pause()
 
