@@ -1,8 +1,8 @@
 """The start of a standby: its directory is filled from the bucket, and what it had before is removed or set aside.
 
 empty directory               filled with the newest snapshot and the log after it, or begun if there is none
-of a standby                  emptied first: everything in it came from the bucket
-of a server that was primary  set aside first, unless it stopped with everything in the bucket
+of a standby                  emptied first: everything in it came from the bucket; refused if that was another one
+of a server that was primary  set aside first, unless it stopped with everything in this bucket
 of a server without a bucket  refused
 """
 
@@ -20,8 +20,16 @@ from topics.storage.bucket.bucket import ObjectBucket
 from topics.storage.bucket.lease import Watched, read_primary
 from topics.storage.bucket.restoring import NotInBucket, Restored, restore_into
 from topics.storage.bucket.starting.connecting import check, connect
-from topics.storage.bucket.starting.identity import identify
-from topics.storage.bucket.starting.joining import NOTE, Note, new_holder, read_note, write_note
+from topics.storage.bucket.starting.identity import KnownBucket, identify
+from topics.storage.bucket.starting.joining import (
+    NOTE,
+    Note,
+    check_copy,
+    is_of_another,
+    new_holder,
+    read_note,
+    write_note,
+)
 from topics.storage.bucket.starting.patience import Patience, PatientBucket
 from topics.storage.bucket.terms import BEGINNING, Place, run
 from topics.storage.directory import DataDirectory, Meta
@@ -69,7 +77,7 @@ def begin_standby(
     check(bucket, url, patience)
     # Before anything is removed here: it may be the only copy.
     known = patience.ask(lambda: identify(bucket, url, note.bucket if note is not None else None, directory.path))
-    _make_vacant(directory, note, now_ms())
+    _make_vacant(directory, note, known, now_ms())
     holder = new_holder()
     # Before there is any data: whatever starts here later knows that none of it is its own.
     write_note(disk, directory.path, Note(holder, standby=True, bucket=known))
@@ -84,7 +92,7 @@ def begin_standby(
     return bucket, StartingPoint(holder, place, owner, position, time_ms, known_s, restored.whole)
 
 
-def _make_vacant(directory: DataDirectory, note: Note | None, now_ms: int) -> None:
+def _make_vacant(directory: DataDirectory, note: Note | None, known: KnownBucket, now_ms: int) -> None:
     if directory.vacant:
         return
     if note is None:
@@ -93,7 +101,9 @@ def _make_vacant(directory: DataDirectory, note: Note | None, now_ms: int) -> No
             "standby on an empty directory",
             directory=directory.path,
         )
-    if note.standby or note.complete == directory.runs_noted:
+    if note.standby:
+        check_copy(note, known, directory.path)
+    if note.standby or (note.complete == directory.runs_noted and not is_of_another(note, known)):
         logger.info("there is nothing here that the bucket does not have: the directory is filled anew")
         directory.empty()
         return
