@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
@@ -36,7 +37,7 @@ class LosesAnswers(Interrupted):
 
 
 def following(bucket: Interrupted, place: Place = BEGINNING, position: int = 0) -> Following:
-    start = StartingPoint("standby", place, "", position, 0)
+    start = StartingPoint("standby", place, "", position, 0, time.monotonic())
     mine = Advertised("http://standby", 50)
     found = Following(bucket, start, mine, by_itself=True, notify=lambda: None, now_ms=lambda: int(time.time() * 1000))
     found.start()
@@ -78,7 +79,8 @@ class ByHand:
 
     def __init__(self, bucket: Interrupted, place: Place, position: int) -> None:
         self.now_s = 1000.0
-        start, mine = StartingPoint("standby", place, "primary", position, 1), Advertised("http://standby", 9_000)
+        start = StartingPoint("standby", place, "primary", position, 1, self.now_s)
+        mine = Advertised("http://standby", 9_000)
         self.following = Following(
             bucket, start, mine, by_itself=True, notify=lambda: None, now_ms=lambda: 1, clock=lambda: self.now_s
         )
@@ -236,11 +238,14 @@ def test_a_standby_does_not_begin_with_nothing_by_itself(tmp_path: Path, caplog:
 
 
 class Running(Interrupted):
-    """Its primary fills the next slot whenever somebody has read one."""
+    """Its primary fills the next slot whenever somebody has read one, which takes a second."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.next, self.position = Place(1, 0), 64
+        self.now_s = 0.0
+        # Slots are read ahead by threads.
+        self._lock = Lock()
 
     def fill(self) -> None:
         piece = LogPiece(*self.next, "token", 3, self.position, self.position, 0)
@@ -248,24 +253,65 @@ class Running(Interrupted):
         self.next = self.next.next
 
     def read(self, key: str) -> Found | None:
-        found = super().read(key)
-        if key.startswith("log/0000000001/") and self.next.slot < 500:
-            self.fill()
-        return found
+        with self._lock:
+            self.now_s += 1
+            found = super().read(key)
+            if key.startswith("log/0000000001/") and self.next.slot < 200:
+                self.fill()
+            return found
+
+
+class Beside:
+    """A standby that starts beside a primary that runs."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bucket = Running(tmp_path / "bucket")
+        self.bucket.create(slot_key(*BEGINNING), encode_slot(TermClosing(*BEGINNING, "token", 1, "primary")))
+        run(self.bucket, announce(Primary(1, "primary", "token", "", 9_000), None))
+        self.snapshot(64)
+        self.pauses: list[Place] = []
+        monkeypatch.setattr(standby_start, "connect", lambda url, environ: self.bucket)
+        self.directory = DataDirectory(Disk(), str(tmp_path / "data"))
+        self.directory.open(may_be_filled=True)
+
+    def snapshot(self, position: int) -> None:
+        next_slot = self.bucket.next.slot
+        made = SnapshotManifest(MANIFEST_FORMAT, 1, next_slot, "primary", position, 2, "test", [])
+        self.bucket.create(made.key, encode_manifest(made))
+
+    def pause(self, seconds: float) -> None:
+        """The primary ends the gap."""
+        self.pauses.append(self.bucket.next)
+        self.snapshot(self.bucket.position)
+        self.bucket.fill()
+
+    def start(self) -> StartingPoint:
+        patience = Patience(self.pause, lambda: self.bucket.now_s)
+        try:
+            return begin_standby("file:///x", {}, Disk(), self.directory, now_ms=lambda: 1, patience=patience)[1]
+        finally:
+            self.directory.close()
 
 
 def test_a_standby_does_not_wait_for_the_end_of_a_log_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bucket = Running(tmp_path / "bucket")
-    bucket.create(slot_key(*BEGINNING), encode_slot(TermClosing(*BEGINNING, "token", 1, "primary")))
-    snapshot = SnapshotManifest(MANIFEST_FORMAT, 1, 0, "primary", 64, 2, "test", [])
-    bucket.create(snapshot.key, encode_manifest(snapshot))
+    beside = Beside(tmp_path, monkeypatch)
     for _ in range(5):
-        bucket.fill()
-    monkeypatch.setattr(standby_start, "connect", lambda url, environ: bucket)
-    directory = DataDirectory(Disk(), str(tmp_path / "data"))
-    directory.open(may_be_filled=True)
-    _, start = begin_standby("file:///x", {}, Disk(), directory, now_ms=lambda: 1, patience=Patience(lambda _: None))
-    directory.close()
+        beside.bucket.fill()
+    start = beside.start()
     assert start.place == Place(1, 5), "what was there when it began; the rest is followed"
+    assert beside.bucket.now_s - start.known_s > 5, "the log was read since"
+
+
+def test_a_standby_does_not_wait_for_the_end_of_a_log_that_goes_on_after_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = Beside(tmp_path, monkeypatch)
+    beside.bucket.position = 128
+    for _ in range(5):
+        beside.bucket.fill()
+    start = beside.start()
+    (seen,) = beside.pauses
+    assert seen.slot < 50, "what was listed"
+    assert (start.place, start.position) == (Place(1, seen.slot + 1), 128)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.bucket.interrupted import shipping_of, until_shipped
 from tests.bucket.standbys import Servers, role, servers, until, until_sees
@@ -16,9 +17,13 @@ from tests.serving import Client, ServerProcess
 from topics.model.errors import DataDirIncompatible
 from topics.storage.bucket.bucket import Unreachable
 from topics.storage.bucket.shared_directory import SharedDirectory
-from topics.storage.bucket.slots import IDENTITY, LOG
+from topics.storage.bucket.slots import IDENTITY, LOG, TermClosing, encode_slot, slot_key
 from topics.storage.bucket.starting.identity import KnownBucket, identify
-from topics.storage.bucket.starting.joining import read_note
+from topics.storage.bucket.starting.joining import Note, join_bucket, read_note, write_note
+from topics.storage.bucket.starting.patience import Patience
+from topics.storage.bucket.starting.standby_start import begin_standby
+from topics.storage.bucket.terms import BEGINNING
+from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
 
 __all__ = ["servers"]
@@ -97,6 +102,63 @@ def test_a_bucket_that_is_another_one_is_refused_at_the_same_address_only(tmp_pa
         identify(bucket, "file:///x/", known, "a")
     assert (tmp_path / IDENTITY).exists() != emptied, "nothing is made where it is refused"
     assert identify(bucket, "file:///y", known, "a").url == "file:///y"
+
+
+class Moves:
+    """A directory that has the log of one bucket, and is started with another one."""
+
+    def __init__(self, tmp_path: Path, note: Note) -> None:
+        self.path = tmp_path / "data"
+        for name in ("before", "now"):
+            (tmp_path / name).mkdir()
+        self.urls = [f"file://{tmp_path / name}" for name in ("before", "now")]
+        self.buckets = [SharedDirectory(str(tmp_path / name)) for name in ("before", "now")]
+        directory = DataDirectory(Disk(), str(self.path))
+        directory.open(may_be_filled=True)
+        directory.begin()
+        (self.path / "shard-00" / "wal" / "record").touch()
+        self.note = structs.replace(note, bucket=identify(self.buckets[0], self.urls[0], None, "a"))
+        if note.complete:
+            self.note = structs.replace(self.note, complete=directory.runs_noted)
+        write_note(Disk(), str(self.path), self.note)
+        directory.close()
+
+    def start(self, *, standby: bool) -> None:
+        patience, disk = Patience(lambda seconds: None), Disk()
+        directory = DataDirectory(disk, str(self.path))
+        directory.open(may_be_filled=True)
+        try:
+            if standby:
+                begin_standby(self.urls[1], {}, disk, directory, now_ms=lambda: 1, patience=patience)
+            else:
+                join_bucket(
+                    self.urls[1], {}, disk, directory, own_url="", lease_ms=1, now_ms=lambda: 1, patience=patience
+                )
+        finally:
+            directory.close()
+
+
+@pytest.mark.parametrize("standby", [True, False])
+def test_the_copy_of_a_standby_is_not_removed_for_another_bucket(tmp_path: Path, standby: bool) -> None:
+    moves = Moves(tmp_path, Note("b", standby=True))
+    with pytest.raises(DataDirIncompatible, match=r"standby's copy of the log in .*/before"):
+        moves.start(standby=standby)
+    assert (moves.path / "shard-00" / "wal" / "record").exists()
+
+
+def test_what_another_bucket_has_of_a_primary_is_set_aside(tmp_path: Path) -> None:
+    moves = Moves(tmp_path, Note("a", complete=1))
+    moves.start(standby=True)
+    assert list(moves.path.glob("aside-*/shard-00/wal/record"))
+
+
+def test_a_start_that_is_refused_has_not_noted_its_bucket(tmp_path: Path) -> None:
+    moves = Moves(tmp_path, Note("a", complete=1))
+    closing = encode_slot(TermClosing(*BEGINNING, "token", 1, "another"))
+    moves.buckets[1].create(slot_key(*BEGINNING), closing)
+    with pytest.raises(DataDirIncompatible, match="another was primary last"):
+        moves.start(standby=False)
+    assert read_note(Disk(), str(moves.path)) == moves.note
 
 
 def test_every_call_notices_that_the_share_is_gone(share: Share, tmp_path: Path) -> None:

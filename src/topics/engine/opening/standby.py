@@ -55,8 +55,10 @@ class Standby:
         self._unfolded: Frames = []
         self._folding: Steps[None] | None = None
         self._taking_over: Steps[None] | None = None
-        # Everything that the bucket had at this time is folded.
-        self._known_s = following.clock_s()
+        # Everything that the bucket had at this time is folded. Nothing is read before it is started.
+        known_s = following.known_s()
+        assert known_s is not None
+        self._known_s: float = known_s
         # Called when it is primary, or when what was told is over.
         self._when_decided: list[Callable[[], None]] = []
 

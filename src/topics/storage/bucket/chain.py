@@ -156,7 +156,7 @@ def walk(
             if at_ms is not None and head.time_ms > at_ms:
                 break
             if head.from_position != position and not _leads_to(head, manifest, position):
-                end = _end_of_gap(ahead, place, until, owner)
+                end = _end_of_gap(ahead, place, until, owner, listed_only=listed_only)
                 return End(end.place, end.owner, position, time_ms, whole=False)
             if take is not None:
                 take(head, frames)
@@ -177,9 +177,12 @@ def _leads_to(piece: LogPiece, manifest: SnapshotManifest | None, position: int)
     return piece.from_position < position and piece.term == manifest.term
 
 
-def _end_of_gap(ahead: _ReadAhead, place: Place, until: Place | None, owner: str) -> End:
-    """The first free slot; nothing from here on can be used."""
-    while place != until and (found := ahead.read(place)) is not None:
+def _end_of_gap(ahead: _ReadAhead, place: Place, until: Place | None, owner: str, *, listed_only: bool) -> End:
+    """Where the walk ends; nothing from here on can be used."""
+    while place != until and not (listed_only and ahead.is_beyond(place)):
+        found = ahead.read(place)
+        if found is None:
+            break
         if isinstance(found[0], TermClosing):
             place, owner = Place(place.term + 1, 0), found[0].holder
         else:

@@ -90,7 +90,7 @@ class Following:
         self.away_since_s: float | None = None
         self.pieces_total = self.failures_total = 0
         # Everything that was in the bucket at this time has been read; and when the primary was last seen to live.
-        self._known_s = clock()
+        self._known_s: float = start.known_s
         self._renewed_s: float | None = None
         # the thread's
         self._place, self._owner = start.place, start.owner

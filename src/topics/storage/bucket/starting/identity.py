@@ -8,7 +8,7 @@ where nobody looks, and is not noticed by those that use the share.
     one              none                      noted
     one              the same                  goes on
     none, another    one, of this address      refused
-    none, another    one, of another address   noted: the directory was given another bucket
+    none, another    one, of another address   noted: it was given another bucket, which need not have its log
 """
 
 from __future__ import annotations

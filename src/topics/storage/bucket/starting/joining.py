@@ -95,6 +95,22 @@ def write_note(disk: Disk, path: str, note: Note) -> None:
     replace_file(disk, os.path.join(path, NOTE), msgspec.json.encode(note))
 
 
+def is_of_another(note: Note, known: KnownBucket) -> bool:
+    """Whether the directory's log was in another bucket before: this one need not have any of it."""
+    return note.bucket is not None and note.bucket.identity != known.identity
+
+
+def check_copy(note: Note, known: KnownBucket, path: str) -> None:
+    """Before a standby's copy is removed; it may be the only one."""
+    if note.bucket is not None and is_of_another(note, known):
+        raise DataDirIncompatible(
+            f"{path} is a standby's copy of the log in {note.bucket.url}, and {known.url} is another bucket: start "
+            "with that one, or move the directory away and start on an empty one",
+            directory=path,
+            setting="bucket",
+        )
+
+
 def new_holder() -> str:
     return f"{os.uname().nodename}-{secrets.token_hex(6)}"
 
@@ -169,9 +185,11 @@ class Joining:
 
     def _owns_next_term(self, seen: Seen | None, end: End) -> bool:
         """Close the term at the end of the log, unless another server has gone on since."""
-        if self._directory.holder is None:
-            # Noted before the term is owned: a start after a crash must know that the term is its own.
-            write_note(self._disk, self._directory.path, Note(self._holder, bucket=self._directory.bucket))
+        note = Note(self._holder, bucket=self._directory.bucket)
+        if read_note(self._disk, self._directory.path) != note:
+            # Noted before the term is owned: a start after a crash must know that the term is its own. And not sooner:
+            # one that is refused has written nothing here.
+            write_note(self._disk, self._directory.path, note)
         # Looked at again: only what is seen after the last slot was read tells that nobody has the lease.
         again = self._repeated(read_primary)
         if (again and again.etag) != (seen and seen.etag):
@@ -225,10 +243,10 @@ def join_bucket(
     known = patience.ask(lambda: identify(bucket, url, note.bucket if note is not None else None, directory.path))
     if note is not None and note.standby:
         # A standby was here, and may have stopped anywhere: the bucket has all of it.
+        if not directory.vacant:
+            check_copy(note, known, directory.path)
         directory.empty()
         note = None
-    elif note is not None and note != (now := Note(note.holder, bucket=known)):
-        write_note(disk, directory.path, now)
     compared = Directory(directory.path, note.holder if note is not None else None, directory.vacant, known)
     if directory.vacant:
         directory.clear_unfinished()

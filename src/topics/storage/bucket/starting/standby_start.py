@@ -1,8 +1,8 @@
 """The start of a standby: its directory is filled from the bucket, and what it had before is removed or set aside.
 
 empty directory               filled with the newest snapshot and the log after it, or begun if there is none
-of a standby                  emptied first: everything in it came from the bucket
-of a server that was primary  set aside first, unless it stopped with everything in the bucket
+of a standby                  emptied first: everything in it came from the bucket; refused if that was another one
+of a server that was primary  set aside first, unless it stopped with everything in this bucket
 of a server without a bucket  refused
 """
 
@@ -20,8 +20,16 @@ from topics.storage.bucket.bucket import ObjectBucket
 from topics.storage.bucket.lease import Watched, read_primary
 from topics.storage.bucket.restoring import NotInBucket, Restored, restore_into
 from topics.storage.bucket.starting.connecting import check, connect
-from topics.storage.bucket.starting.identity import identify
-from topics.storage.bucket.starting.joining import NOTE, Note, new_holder, read_note, write_note
+from topics.storage.bucket.starting.identity import KnownBucket, identify
+from topics.storage.bucket.starting.joining import (
+    NOTE,
+    Note,
+    check_copy,
+    is_of_another,
+    new_holder,
+    read_note,
+    write_note,
+)
 from topics.storage.bucket.starting.patience import Patience, PatientBucket
 from topics.storage.bucket.terms import BEGINNING, Place, run
 from topics.storage.directory import DataDirectory, Meta
@@ -37,7 +45,8 @@ REMOVED_MAX = 5
 class StartingPoint(NamedTuple):
     """Where a standby goes on: the first slot that it has not read, who has its term, and the log before it.
 
-    Not `whole`: what the bucket has after that log is of no use, because its primary died before a snapshot led there.
+    It has everything that was in the bucket at `known_s`, by the clock of the start. Not `whole`: what the bucket has
+    after that log is of no use, because its primary died before a snapshot led there.
     """
 
     holder: str
@@ -46,6 +55,7 @@ class StartingPoint(NamedTuple):
     position: int
     # when its last piece was cut; 0: there is none
     time_ms: int
+    known_s: float
     whole: bool = True
 
 
@@ -67,22 +77,22 @@ def begin_standby(
     check(bucket, url, patience)
     # Before anything is removed here: it may be the only copy.
     known = patience.ask(lambda: identify(bucket, url, note.bucket if note is not None else None, directory.path))
-    _make_vacant(directory, note, now_ms())
+    _make_vacant(directory, note, known, now_ms())
     holder = new_holder()
     # Before there is any data: whatever starts here later knows that none of it is its own.
     write_note(disk, directory.path, Note(holder, standby=True, bucket=known))
     gap = _Gap(bucket, patience)
-    restored = _restored(PatientBucket(bucket, patience), disk, directory, gap)
+    restored, known_s = _restored(PatientBucket(bucket, patience), disk, directory, gap, patience.clock)
     if restored is None:
         directory.begin()
         disk.remove_tree(directory.restoring_path)
-        return bucket, StartingPoint(holder, BEGINNING, "", 0, 0)
+        return bucket, StartingPoint(holder, BEGINNING, "", 0, 0, known_s)
     directory.fill(Meta(disk.boot_id(), False, 0))
     place, owner, position, time_ms = restored.place, restored.owner, restored.position, restored.time_ms
-    return bucket, StartingPoint(holder, place, owner, position, time_ms, restored.whole)
+    return bucket, StartingPoint(holder, place, owner, position, time_ms, known_s, restored.whole)
 
 
-def _make_vacant(directory: DataDirectory, note: Note | None, now_ms: int) -> None:
+def _make_vacant(directory: DataDirectory, note: Note | None, known: KnownBucket, now_ms: int) -> None:
     if directory.vacant:
         return
     if note is None:
@@ -91,7 +101,9 @@ def _make_vacant(directory: DataDirectory, note: Note | None, now_ms: int) -> No
             "standby on an empty directory",
             directory=directory.path,
         )
-    if note.standby or note.complete == directory.runs_noted:
+    if note.standby:
+        check_copy(note, known, directory.path)
+    if note.standby or (note.complete == directory.runs_noted and not is_of_another(note, known)):
         logger.info("there is nothing here that the bucket does not have: the directory is filled anew")
         directory.empty()
         return
@@ -105,10 +117,14 @@ def _make_vacant(directory: DataDirectory, note: Note | None, now_ms: int) -> No
     )
 
 
-def _restored(bucket: PatientBucket, disk: Disk, directory: DataDirectory, gap: _Gap) -> Restored | None:
+def _restored(
+    bucket: PatientBucket, disk: Disk, directory: DataDirectory, gap: _Gap, clock: Callable[[], float]
+) -> tuple[Restored | None, float]:
+    """What the bucket had, None if nothing, and when that was: the files may take long after it."""
     removed = 0
     while True:
         directory.clear_unfinished()
+        known_s = clock()
         try:
             # What comes after that is followed.
             restored = restore_into(
@@ -116,14 +132,14 @@ def _restored(bucket: PatientBucket, disk: Disk, directory: DataDirectory, gap: 
             )
         except NotInBucket as error:
             if "key" not in error.detail:
-                return None
+                return None, known_s
             # The primary has removed that snapshot since it was listed: there is a newer one.
             removed += 1
             if removed == REMOVED_MAX:
                 raise
         else:
             if restored.whole or gap.stays:
-                return restored
+                return restored, known_s
             gap.look(restored)
         gap.pause()
 
