@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.bucket.standbys import Servers, servers
+from tests.bucket.test_lost_machine import health, until_shipped
 from tests.live.rig import EventSource, eventually
 from tests.serving import ServerProcess, serving
 from topics.api.console.history import POINTS_MAX, SERIES
+
+__all__ = ["servers"]
 
 KEYS = "root-secret,reader-secret:read,team-secret:read+write+delete+admin:team."
 
@@ -92,6 +96,24 @@ def test_what_needs_attention_is_told_in_words_and_only_of_names_the_key_may_see
     limited = server.client("team-secret").get("/v0/overview").json
     assert [finding["name"] for finding in limited["attention"]] == ["team.mail"]
     assert (limited["queues"], limited["dead"], limited["records"]) == (1, 1, 1)
+
+
+def test_the_overview_has_the_copy_in_the_bucket_as_health_has_it(servers: Servers) -> None:
+    primary = servers.primary("a", advertise_url="http://10.0.0.1:4000", bucket_lease_ms=60_000)
+    client = primary.client()
+    client.append("t", 1)
+    until_shipped(client)
+    shown = client.get("/v0/overview").json
+    assert shown["bucket"] == health(client)
+    assert (shown["bucket"]["state"], shown["bucket"]["lag_bytes"]) == ("ok", 0)
+    assert (shown["role"], "primary" in shown) == ("primary", False)
+    follower = servers.standby("b").client().get("/v0/overview").json
+    assert (follower["role"], follower["primary"]) == ("standby", "http://10.0.0.1:4000")
+    assert (follower["bucket"]["state"], follower["bucket"]["lag_ms"] >= 0) == ("ok", True)
+
+
+def test_without_a_bucket_the_overview_says_nothing_of_one(server: ServerProcess) -> None:
+    assert not {"bucket", "role", "primary"} & set(server.client("root-secret").get("/v0/overview").json)
 
 
 def test_the_error_of_a_pipeline_is_told_to_keys_that_may_see_its_topics(server: ServerProcess) -> None:

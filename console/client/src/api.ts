@@ -759,7 +759,7 @@ export interface OldestJob {
   ts: number;
 }
 
-/** `attention` lists the gravest first, at most 100; `more` counts the rest. */
+/** `attention` lists the gravest first, at most 100; `more` counts the rest. With a bucket there are `bucket` and `role`, as in `/v0/health`; on a standby also `primary`, the primary's address, null while none is known. */
 export interface OverviewReply {
   topics: number;
   queues: number;
@@ -775,6 +775,9 @@ export interface OverviewReply {
   attention: Finding[];
   more: number;
   performance: Performance;
+  bucket?: BucketHealth;
+  role?: "primary" | "standby";
+  primary?: string | null;
 }
 
 export interface PartitionOffset {

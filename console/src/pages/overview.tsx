@@ -1,7 +1,7 @@
 /** The overview: what needs attention in words, then numbers, then the last hour. */
 
 import { useState } from "preact/hooks";
-import type { Finding, OverviewReply, Record as TopicRecord } from "topics-client";
+import type { BucketHealth, Finding, OverviewReply, Record as TopicRecord } from "topics-client";
 import { bytes, count, plural, rate, short, span } from "../format.ts";
 import { to } from "../route.ts";
 import { can, client, has, seesAll } from "../session.ts";
@@ -36,7 +36,7 @@ export function Overview() {
   const held = useHeld(seen.data, "");
   const overview = held.shown;
   if (overview === undefined) return <><h1>Overview</h1><Problem error={seen.error} /></>;
-  if (overview.topics === 0) return <FirstSteps onArrived={seen.reload} />;
+  if (overview.topics === 0) return <FirstSteps overview={overview} onArrived={seen.reload} />;
   return (
     <>
       <div class="head"><h1>Overview</h1><HeldNote behind={held.behind} /></div>
@@ -58,6 +58,7 @@ export function Overview() {
         />
         <Tile name="Live readers" value={count(overview.live_readers)} />
       </dl>
+      <InBucket overview={overview} />
       {has("admin") && seesAll() && <Charts />}
       </div>
     </>
@@ -105,6 +106,33 @@ function Attention({ findings, more }: { findings: Finding[]; more: number }) {
   );
 }
 
+const STATES = { ok: "ok", away: "warn", gap: "warn", fenced: "bad" } as const;
+
+/** How the copy in the bucket is, in lines that do not wrap; nothing without a bucket. */
+function InBucket({ overview }: { overview: OverviewReply }) {
+  const { bucket, role } = overview;
+  if (bucket === undefined) return null;
+  const [copy, rest] = role === "standby" ? ofStandby(bucket, overview.primary) : ofPrimary(bucket);
+  return (
+    <section class="card in-bucket" aria-label="Copy in the bucket">
+      <Badge kind={STATES[bucket.state]}>{bucket.state}</Badge>
+      <span class="cut number">{copy}</span>
+      <span class="cut muted number foreign" title={rest}>{rest}</span>
+    </section>
+  );
+}
+
+function ofStandby(bucket: BucketHealth, primary: string | null | undefined): [string, string] {
+  return [`Standby: its state is ${span(bucket.lag_ms)} old`, primary ? `The primary is ${primary}` : "No primary is known for now"];
+}
+
+function ofPrimary({ state, lag_ms, lag_bytes }: BucketHealth): [string, string] {
+  if (state === "gap") return ["Copy in the bucket: has a gap", `${bytes(lag_bytes)} are not in it`];
+  if (state === "fenced") return ["Copy in the bucket: taken over", `${bytes(lag_bytes)} are not in it`];
+  if (lag_bytes === 0) return ["Copy in the bucket: up to date", "Nothing waits"];
+  return [`Copy in the bucket: ${span(lag_ms)} behind`, `${bytes(lag_bytes)} wait`];
+}
+
 function Charts() {
   const past = usePast((since, signal) => client.call("GET /v0/history", { query: { since }, signal }), [], POINTS_MAX);
   if (past === undefined || past.ts.length === 0) return <section class="card"><Empty title="The first points come within ten seconds"><p>The server keeps the last hour of its own numbers: records, requests, latency, memory, disk, jobs.</p></Empty></section>;
@@ -128,7 +156,7 @@ function Charts() {
 }
 
 /** A server without topics: the three commands that make the first record, and that record as it arrives. */
-function FirstSteps({ onArrived }: { onArrived: () => void }) {
+function FirstSteps({ overview, onArrived }: { overview: OverviewReply; onArrived: () => void }) {
   const [first, setFirst] = useState<{ topic: string; record: TopicRecord }>();
   useResource(async (signal) => {
     if (first !== undefined) return;
@@ -164,6 +192,7 @@ function FirstSteps({ onArrived }: { onArrived: () => void }) {
           </div>
         </Empty>
       </section>
+      <InBucket overview={overview} />
     </>
   );
 }

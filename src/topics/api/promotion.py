@@ -1,4 +1,4 @@
-"""Which server is primary: what a standby refuses, and `POST /v0/promote`, which makes it primary."""
+"""Which server is primary, and how its copy is: what a standby refuses, and `POST /v0/promote`, which ends that."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Callable
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from topics.api.auth import Scope
 from topics.api.call import Call
 from topics.api.replies import encode, performance
 from topics.api.routes import Route
-from topics.api.schema import Performance
+from topics.api.schema import BucketHealth, Performance
 from topics.engine.core.waiting.runner import Signal, Steps
 from topics.engine.opening.standby import Standby
 from topics.engine.opening.store import Store
 from topics.model.errors import Forbidden, InvalidRequest, NotPrimary, PrimaryAlive
+from topics.storage.bucket.shipping import Status
 
 
 class PromoteRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -113,3 +115,16 @@ class Promotion:
             "again, or use --force (`force` is true), and lose what it acknowledges until it notices",
             primary=primary.url if primary is not None else None,
         )
+
+
+def bucket_health(store: Store) -> BucketHealth | UnsetType:
+    """How the copy in the bucket is, or how old a standby's state; UNSET without a bucket."""
+    if store.standby is not None:
+        following = store.standby.following
+        away = following.away_since_s is not None
+        status = Status("away" if away else "ok", following.term, store.standby.age_ms, 0)
+    elif store.shipping is not None:
+        status = store.shipping.status
+    else:
+        return UNSET
+    return BucketHealth(*status, store.packs.local_bytes, store.packs.remote_bytes)

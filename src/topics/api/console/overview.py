@@ -12,9 +12,10 @@ from msgspec import UNSET, UnsetType
 from topics.api.auth import Principal, Scope
 from topics.api.call import Call
 from topics.api.metrics import TOPICS_PER_TURN, Usage, disk_bytes, visible
+from topics.api.promotion import bucket_health
 from topics.api.replies import encode, performance
 from topics.api.routes import Route
-from topics.api.schema import Performance
+from topics.api.schema import BucketHealth, Performance, Role
 from topics.engine.core.waiting.runner import Steps
 from topics.engine.groups.part import groups_of
 from topics.engine.groups.verbs import GROUPS_PER_STEP, lag_of
@@ -66,7 +67,9 @@ class OldestJob(msgspec.Struct):
 
 
 class OverviewReply(msgspec.Struct):
-    """`attention` lists the gravest first, at most 100; `more` counts the rest."""
+    """`attention` lists the gravest first, at most 100; `more` counts the rest. With a bucket there are `bucket` and
+    `role`, as in `/v0/health`; on a standby also `primary`, the primary's address, null while none is known.
+    """
 
     topics: int
     queues: int
@@ -82,6 +85,9 @@ class OverviewReply(msgspec.Struct):
     attention: list[Finding]
     more: int
     performance: Performance
+    bucket: BucketHealth | UnsetType = UNSET
+    role: Role | UnsetType = UNSET
+    primary: str | UnsetType | None = UNSET
 
 
 class Overview:
@@ -114,6 +120,7 @@ class Overview:
             yield None
         survey.found.extend(self._elsewhere(call.principal))
         survey.found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+        store = self._store
         reply = OverviewReply(
             topics=survey.topics,
             queues=survey.queues,
@@ -129,6 +136,9 @@ class Overview:
             attention=survey.found[:FINDINGS_MAX],
             more=max(0, len(survey.found) - FINDINGS_MAX) + survey.more,
             performance=performance(call),
+            bucket=bucket_health(store),
+            role=store.role or UNSET,
+            primary=store.standby.primary_url if store.standby is not None else UNSET,
         )
         call.reply(200, encode(reply))
 

@@ -8,12 +8,12 @@ from msgspec import UNSET
 
 from topics.api.call import Call
 from topics.api.lifecycle import VERSION, Lifecycle
+from topics.api.promotion import bucket_health
 from topics.api.replies import encode, performance
 from topics.api.routes import Route
-from topics.api.schema import BucketHealth, HealthReply, ReadyReply
+from topics.api.schema import HealthReply, ReadyReply
 from topics.engine.opening.store import Store
 from topics.model.variant import VARIANT
-from topics.storage.bucket.shipping import Status
 
 
 def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
@@ -24,16 +24,9 @@ def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
             variant=VARIANT,
             uptime_ms=lifecycle.uptime_ms,
             performance=performance(call),
+            bucket=bucket_health(store),
+            role=store.role or UNSET,
         )
-        if store.role is not None:
-            reply.role = store.role
-        if store.standby is not None:
-            following = store.standby.following
-            away = following.away_since_s is not None
-            status = Status("away" if away else "ok", following.term, store.standby.age_ms, 0)
-            reply.bucket = BucketHealth(*status, store.packs.local_bytes, store.packs.remote_bytes)
-        elif store.shipping is not None:
-            reply.bucket = BucketHealth(*store.shipping.status, store.packs.local_bytes, store.packs.remote_bytes)
         call.reply(200, encode(reply))
 
     def ready(call: Call) -> None:

@@ -69,9 +69,14 @@ class Standby:
         """How old the state is at most, as far as the bucket has it."""
         return max(0, int((self._clock_s() - self._known_s) * 1000))
 
-    def refusal(self) -> NotPrimary:
+    @property
+    def primary_url(self) -> str | None:
+        """None: it is not known, or has given up its lease."""
         primary = self.following.primary
-        url = primary.url if primary is not None and not primary.released else None
+        return primary.url if primary is not None and not primary.released else None
+
+    def refusal(self) -> NotPrimary:
+        url = self.primary_url
         where = f"the primary is {url}" if url else "no primary is known for now"
         return NotPrimary(f"this server is a standby and changes nothing; {where}", primary=url, role="standby")
 
