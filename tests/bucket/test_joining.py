@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ import pytest
 
 from tests.engine.rig import Rig
 from topics.model.errors import DamagedData
-from topics.storage.bucket.bucket import Found, Unreachable
+from topics.storage.bucket.bucket import Found, Listed, Unreachable
 from topics.storage.bucket.chain import encode_manifest, read_manifest
 from topics.storage.bucket.lease import announce
 from topics.storage.bucket.shared_directory import SharedDirectory
-from topics.storage.bucket.slots import PRIMARY
+from topics.storage.bucket.slots import PRIMARY, SNAPSHOTS
 from topics.storage.bucket.starting.joining import Directory, Joined, Joining
 from topics.storage.bucket.starting.patience import Patience
 from topics.storage.bucket.terms import run
@@ -47,11 +47,42 @@ def opened(tmp_path: Path, name: str) -> Rig:
     return Rig(tmp_path / name, bucket=f"file://{tmp_path}/bucket", bucket_piece_ms=1, bucket_lease_ms=1_000)
 
 
+def joined(bucket: SharedDirectory, path: Path) -> Joined:
+    path.mkdir()
+    joining = Joining(
+        bucket,
+        Disk(),
+        Directory(str(path), None, True),
+        url=f"http://{path.name}",
+        lease_ms=60_000,
+        now_ms=lambda: int(time.time() * 1000),
+        patience=Patience(time.sleep),
+    )
+    return joining.join(str(path / "restoring"))
+
+
 def test_a_log_whose_beginning_and_snapshots_are_missing_is_not_a_new_one(tmp_path: Path, bucket: Path) -> None:
     shutil.rmtree(bucket / "snapshots")
     min(path for path in (bucket / "log").rglob("*") if path.is_file()).unlink()
     with pytest.raises(DamagedData, match="nor a snapshot after it"):
         opened(tmp_path, "b")
+
+
+class Late(SharedDirectory):
+    """Another server is primary: after the first list of snapshots it makes one, and removes the log before it."""
+
+    lists = 0
+
+    def listing(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        self.lists += prefix == SNAPSHOTS
+        return iter(()) if prefix == SNAPSHOTS and self.lists == 1 else super().listing(prefix, after)
+
+
+def test_a_start_beside_a_primary_that_removes_what_it_reads_reads_on_from_the_newest_snapshot(
+    tmp_path: Path, bucket: Path
+) -> None:
+    min(path for path in (bucket / "log").rglob("*") if path.is_file()).unlink()
+    assert joined(Late(str(bucket)), tmp_path / "b").restored
 
 
 def test_a_folder_that_cannot_be_read_is_not_an_empty_one(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,23 +125,8 @@ class Stopping(SharedDirectory):
 
 
 def test_a_server_that_waits_for_a_primary_to_stop_takes_over_when_it_does(tmp_path: Path) -> None:
-    def join(bucket: SharedDirectory, name: str) -> Joined:
-        (tmp_path / name).mkdir()
-        directory = Directory(str(tmp_path / name), None, True)
-        now_ms = lambda: int(time.time() * 1000)  # noqa: E731
-        joining = Joining(
-            bucket,
-            Disk(),
-            directory,
-            url=f"http://{name}",
-            lease_ms=60_000,
-            now_ms=now_ms,
-            patience=Patience(time.sleep),
-        )
-        return joining.join(str(tmp_path / name / "restoring"))
-
     (tmp_path / "bucket").mkdir()
     plain, stopping = SharedDirectory(str(tmp_path / "bucket")), Stopping(str(tmp_path / "bucket"))
-    first = join(plain, "a")
+    first = joined(plain, tmp_path / "a")
     stopping.release = lambda: run(plain, announce(first.seen.primary.last(0), first.seen))
-    assert join(stopping, "b").term == first.term + 1
+    assert joined(stopping, tmp_path / "b").term == first.term + 1

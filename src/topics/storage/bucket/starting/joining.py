@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from topics.model.errors import DataDirIncompatible
+from topics.model.errors import DamagedData, DataDirIncompatible
 from topics.storage.bucket.bucket import ObjectBucket
 from topics.storage.bucket.chain import End, check_end, read_manifest, snapshots_in, walk
 from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
@@ -170,10 +170,15 @@ class Joining:
 
     def _find_end(self) -> End:
         """The end of the log, if this directory may go on there."""
-        moments = snapshots_in(self._reads)
-        manifest = read_manifest(self._reads, moments[-1].key) if moments else None
-        end = walk(self._reads, manifest)
-        check_end(self._reads, end.place)
+        newest = snapshots_in(self._reads)[-1:]
+        end = walk(self._reads, read_manifest(self._reads, newest[0].key) if newest else None)
+        try:
+            check_end(self._reads, end.place)
+        except DamagedData:
+            if snapshots_in(self._reads)[-1:] == newest:
+                raise
+            # Meanwhile a primary has made a snapshot, and removed the log before it.
+            return self._find_end()
         if not self._directory.vacant and end.owner not in ("", self._directory.holder):
             raise DataDirIncompatible(
                 f"the log in the bucket is not the one in {self._directory.path}: {end.owner} was primary last, with "
