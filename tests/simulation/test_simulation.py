@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 # spun while the disk stalled, a refused write that could not be removed and came back, the removal of a hidden topic
 # that another server still had; and what the checkers did not allow for: starts on a disk that fails, writes under way
 # when a sync fails, copies that outlive their source.
-ONCE_FAILED = (2, 12, 23, 29, 122, 464, 465, 1500, 2342, 2593, "b377", "b420")
+ONCE_FAILED = (2, 12, 23, 29, 122, 464, 465, 1277, 1500, 2342, 2593, "b377", "b420")
 # One of each family: with b, two machines share a bucket.
 ONE = "3,b3"
 # Fifty worlds, on a machine that is busy with other things; the mark also lets them begin early.

@@ -46,7 +46,7 @@ class HeaderState(Enum):
     """What the first bytes of a file with a log name are."""
 
     GOOD = "good"
-    BLANK = "blank"  # recycled, but no header was written yet
+    BLANK = "blank"  # new or recycled, but no header was written yet, or not all of it
     DAMAGED = "damaged"
 
 
@@ -101,10 +101,11 @@ def _state_of(header: FileHeader | None, page: bytes, number: int, shard: int, s
         return HeaderState.GOOD if header.shard == shard else HeaderState.DAMAGED
     if len(page) < FILE_HEADER_BYTES:
         return HeaderState.BLANK
-    if page[:FILE_HEADER_BYTES].strip(b"\0"):
-        return HeaderState.DAMAGED
-    # Header and first frames are one write, so a frame without a header implies a power failure.
-    return HeaderState.DAMAGED if same_boot and page.strip(b"\0") else HeaderState.BLANK
+    if not page[FILE_HEADER_BYTES:].strip(b"\0"):
+        # Header and first frames are one write, which has ended within the header, if it was begun.
+        return HeaderState.BLANK
+    # So a frame without a header implies a power failure.
+    return HeaderState.DAMAGED if same_boot or page[:FILE_HEADER_BYTES].strip(b"\0") else HeaderState.BLANK
 
 
 def read_window(data: bytes, position: int, salt: int) -> tuple[list[tuple[int, bytes]], int]:
