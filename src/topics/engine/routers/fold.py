@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from topics.engine.core.state import State
     from topics.engine.log.topic import Topic
 
-# Spans of records that are gone are looked for each time there are so many more.
+# How many more spans there must be before those of records that are gone are looked for again.
 EVIDENCE_SPANS_PER_PRUNE = 64
 _encode = msgspec.msgpack.Encoder().encode
 _router_decoder = msgspec.msgpack.Decoder(RouterImage)

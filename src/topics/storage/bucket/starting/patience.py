@@ -70,7 +70,7 @@ class Patience(NamedTuple):
 
 
 class PatientBucket:
-    """A bucket whose reads are repeated one by one: a restore takes so many that one of them may well meet a hiccup."""
+    """A bucket whose reads are repeated one by one: a restore has thousands, one of which may well fail."""
 
     def __init__(self, bucket: RestorableBucket, patience: Patience) -> None:
         self._bucket, self._ask = bucket, patience.ask

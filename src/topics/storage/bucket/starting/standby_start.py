@@ -72,7 +72,7 @@ def begin_standby(
     bucket = connect(url, environ)
     note = read_note(disk, directory.path)
     if note is not None and note.bucket is not None and note.bucket.url == url.rstrip("/"):
-        # It was there before: that it is away for now is no mistake of whoever starts this.
+        # It was there before: that it is away for now is no mistake in the settings.
         patience = patience._replace(for_ever=True)
     check(bucket, url, patience)
     # Before anything is removed here: it may be the only copy.
