@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
 
+import pytest
+
 from tests.patience import PATIENCE_S
 
 FATES = ("lost", "cut", "late", "twice", "refused", "slow", "slow answer")
@@ -53,9 +55,10 @@ class BadNetwork:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def environ(self, s3: dict[str, str]) -> dict[str, str]:
-        """The environment of the S3 server, with this address of it."""
-        return {**s3, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}
+    def lead_to(self, s3: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Set the environment of the S3 server, with this address of it."""
+        for name, value in {**s3, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}.items():
+            monkeypatch.setenv(name, value)
 
     # --- threads ---
 

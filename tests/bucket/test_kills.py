@@ -75,8 +75,7 @@ class Fleet:
 def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BadNetwork]:
     """The S3 server behind a network that is good, until a test changes that."""
     with s3_server(tmp_path / "s3") as s3, bad_network(s3.port) as network:
-        for name, value in network.environ(s3.environ).items():
-            monkeypatch.setenv(name, value)
+        network.lead_to(s3.environ, monkeypatch)
         yield network
 
 

@@ -202,8 +202,7 @@ class Leaving(BadNetwork):
 
 
 def through(network: BadNetwork, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in network.environ(s3.environ).items():
-        monkeypatch.setenv(name, value)
+    network.lead_to(s3.environ, monkeypatch)
 
 
 @pytest.mark.slow

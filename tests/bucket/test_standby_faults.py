@@ -109,8 +109,7 @@ def test_stopped_past_its_lease_and_continued_a_primary_acknowledges_nothing_any
 ) -> None:
     servers = Servers(tmp_path)
     with bad_network(s3.port) as network:
-        for name, value in network.environ(s3.environ).items():
-            monkeypatch.setenv(name, value)
+        network.lead_to(s3.environ, monkeypatch)
         environ = {"bucket": "s3://bkt/topics", "bucket_lease_ms": 2_000}
         try:
             primary, standby = servers.primary("a", **environ), servers.standby("b", **environ)
@@ -162,8 +161,7 @@ def test_a_bucket_that_is_away_for_many_leases_changes_nothing(
 ) -> None:
     servers = Servers(tmp_path)
     with bad_network(s3.port) as network:
-        for name, value in network.environ(s3.environ).items():
-            monkeypatch.setenv(name, value)
+        network.lead_to(s3.environ, monkeypatch)
         environ = {"bucket": "s3://bkt/topics", "bucket_lease_ms": 1_000, "bucket_piece_ms": 10}
         try:
             primary, standby = servers.primary("a", **environ), servers.standby("b", **environ)
@@ -205,8 +203,7 @@ def test_a_bucket_that_is_away_for_a_minute_stops_only_what_waits_for_it(
     """With the settings that a server has by itself, under writers, workers and routers."""
     servers = Servers(tmp_path)
     with bad_network(s3.port) as network:
-        for name, value in network.environ(s3.environ).items():
-            monkeypatch.setenv(name, value)
+        network.lead_to(s3.environ, monkeypatch)
         environ = {"bucket": "s3://bkt/topics", "bucket_lease_ms": 10_000, "bucket_piece_ms": 50}
         try:
             primary, standby = servers.primary("a", **environ), servers.standby("b", **environ)
@@ -251,11 +248,9 @@ def test_a_primary_that_alone_is_cut_off_is_replaced_and_keeps_what_only_it_has(
     with bad_network(s3.port) as cut, bad_network(s3.port) as good:
         environ = {"bucket": "s3://bkt/topics", "bucket_lease_ms": 1_000, "bucket_piece_ms": 10}
         try:
-            for name, value in cut.environ(s3.environ).items():
-                monkeypatch.setenv(name, value)
+            cut.lead_to(s3.environ, monkeypatch)
             primary = servers.primary("a", **environ)
-            for name, value in good.environ(s3.environ).items():
-                monkeypatch.setenv(name, value)
+            good.lead_to(s3.environ, monkeypatch)
             standby = servers.standby("b", **environ)
             client = primary.client()
             client.put("/v0/topics/r", REPLICATED)
